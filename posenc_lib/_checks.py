@@ -1,0 +1,122 @@
+"""Checks of arguments: what is wrong is named, with its value and what would be valid."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether the values of `tensor` may be looked at.
+
+    Only values of plain CPU tensors are: anywhere else a look would wait for the device or break a graph
+    (compile, vmap, fake and meta tensors).
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and tensor.device.type == "cpu"
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def whole_number(name: str, value: Any, *, least: int) -> int:
+    """`value` if it is an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return cast(int, value)
+
+
+def even_dimension(name: str, value: Any) -> int:
+    """`value` if it is an even int of at least 2: channels are rotated in pairs."""
+    number = whole_number(name, value, least=1)
+    if number % 2:
+        raise ValueError(f"{name} must be even, because channels form pairs; got {value}")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """`value` if it is a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be finite and above 0, got {value}")
+    return value
+
+
+def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
+    """`value` if it is one of the `valid` strings."""
+    if value not in valid:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, valid))}; got {value!r}")
+    return cast(str, value)
+
+
+def floating_dtype(name: str, value: Any) -> torch.dtype:
+    """`value` if it is a floating-point dtype."""
+    if not (isinstance(value, torch.dtype) and value.is_floating_point):
+        raise TypeError(f"{name} must be a floating-point torch.dtype such as torch.float32, got {value!r}")
+    return value
+
+
+def floating_tensor(name: str, value: Any, *, least_dims: int) -> Tensor:
+    """`value` if it is a floating-point tensor with at least `least_dims` dimensions."""
+    if not (isinstance(value, Tensor) and value.is_floating_point()):
+        raise TypeError(f"{name} must be a floating-point tensor, got {getattr(value, 'dtype', type(value).__name__)}")
+    if value.dim() < least_dims:
+        raise ValueError(f"{name} must have at least {least_dims} dimensions, got shape {tuple(value.shape)}")
+    return value
+
+
+def position_tensor(name: str, value: Any) -> Tensor:
+    """Positions as int64, or as the float32 or float64 that they are.
+
+    Sixteen-bit floats are refused: bfloat16 has 897 distinct integers below 8192, so the positions would be
+    lost before anything is computed from them.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor of positions, got {type(value).__name__}")
+    if value.dtype == torch.bool or value.is_complex():
+        raise TypeError(f"{name} must be integers, float32 or float64, got {value.dtype}")
+    if value.is_floating_point() and value.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name} must be integers, float32 or float64: {value.dtype} can't tell large positions apart")
+    if value.dim() < 1 or value.numel() == 0:
+        raise ValueError(f"{name} must have shape (T,) or (B, T) with at least one position, got {tuple(value.shape)}")
+    if not value.is_floating_point():
+        return value.to(torch.int64)
+    if readable(value) and not bool(value.isfinite().all()):
+        raise ValueError(f"{name} must be finite, got {value[~value.isfinite()][0].item()}")
+    return value
+
+
+def attention_positions(name: str, value: Any) -> Tensor:
+    """Positions of shape (T,), shared by the batch, or (B, T), one row for each sequence."""
+    positions = position_tensor(name, value)
+    if positions.dim() > 2:
+        raise ValueError(f"{name} must have shape (T,) or (B, T), got {tuple(positions.shape)}")
+    return positions
+
+
+def token_mask(name: str, value: Any) -> Tensor:
+    """A (B, T) mask as booleans, True for a token and False for padding."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape (B, T), got {type(value).__name__}")
+    if value.is_complex():
+        raise TypeError(f"{name} must be boolean, or 0 and 1, got {value.dtype}")
+    if value.dim() != 2 or value.numel() == 0:
+        raise ValueError(f"{name} must have shape (B, T), got {tuple(value.shape)}")
+    if readable(value) and not bool(((value == 0) | (value == 1)).all()):
+        raise ValueError(f"{name} must hold True for a token and False for padding (or 1 and 0), got other values")
+    return value.to(torch.bool)
+
+
+def at_least_float32(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: the widest of `dtypes`, and never less than float32."""
+    widest = torch.float32
+    for dtype in dtypes:
+        widest = torch.promote_types(widest, dtype)
+    return widest

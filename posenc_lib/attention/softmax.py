@@ -1,0 +1,120 @@
+"""Softmax attention, written for reading: the one place where a scheme's fields are used."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posenc_lib import _checks
+from posenc_lib.scheme import NOPE, PositionScheme
+
+
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    *,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    scheme: PositionScheme = NOPE,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The weights that each query gives to the keys, under any position scheme.
+
+    Equation: α_mn = exp(e_mn) / Σ_l exp(e_ml),  e_mn = (T_m q_m)ᵀ (T_n k_n) / √d + b(m, n)      (vaswani2017 eq. 1)
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), Hk a divisor of H (grouped queries) → (B, H, Tq, Tk)
+
+    Computed and returned in float32, or in float64 where q or k is. A row whose keys are all masked is all zeros.
+
+    Args:
+        q: queries, projected.
+        k: keys, projected.
+        q_positions: (Tq,) or (B, Tq).
+        k_positions: (Tk,) or (B, Tk).
+        scheme: a `PositionScheme`; its `embedding` is the caller's to add before the projections.
+        mask: boolean, broadcast to (B, H, Tq, Tk), True = may attend; together with the scheme's own mask.
+
+    Raises:
+        TypeError, ValueError: shapes that don't fit one another, a mask that is not boolean; named in the message.
+
+    Source: vaswani2017
+    Chapter: 01
+    """
+    _check_shapes(q, k, q_positions, k_positions)
+    compute = _checks.at_least_float32(q.dtype, k.dtype)
+    q, k = q.to(compute), k.to(compute)
+    if scheme.transform is not None:
+        q, k = scheme.transform(q, k, q_positions, k_positions)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
+    scores = q @ k.mT if scheme.scores is None else scheme.scores(q, k, q_positions, k_positions)
+    scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)  # (B, H, Tq, Tk)
+    if scheme.bias is not None:
+        scores = scores + scheme.bias(q_positions, k_positions)
+    allowed = mask if mask is None else _checked_mask(mask, scores)
+    if scheme.mask is not None:
+        own = _checked_mask(scheme.mask(q_positions, k_positions), scores)
+        allowed = own if allowed is None else allowed & own
+    if allowed is None:
+        return scores.softmax(-1)
+    # The lowest finite number instead of −∞: a row without any key would be 0/0, and its gradient NaN.
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    scheme: PositionScheme = NOPE,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Attention: each query's weighted sum of the values, under any position scheme.
+
+    Equation: o_m = Σ_n α_mn v_n      (vaswani2017 eq. 1)
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in v's dtype
+
+    Args:
+        q, k, q_positions, k_positions, scheme, mask: as in `attention_weights`.
+        v: values, projected.
+
+    Raises:
+        TypeError, ValueError: as `attention_weights`; v has not k's batch, heads and length.
+
+    Source: vaswani2017
+    Chapter: 01
+    """
+    if _checks.floating_tensor("v", v, least_dims=4).shape[:3] != k.shape[:3]:
+        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+    weights = attention_weights(q, k, q_positions=q_positions, k_positions=k_positions, scheme=scheme, mask=mask)
+    values = v.to(weights.dtype).repeat_interleave(q.shape[1] // v.shape[1], 1)  # (B, H, Tk, d_v)
+    if scheme.values is not None:
+        return scheme.values(weights, values, q_positions, k_positions).to(v.dtype)
+    return (weights @ values).to(v.dtype)
+
+
+def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> None:
+    for name, x in (("q", q), ("k", k)):
+        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
+            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            "q and k must agree in batch and head dimension, and k's heads must divide q's; "
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
+    for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
+        shape = tuple(_checks.attention_positions(name, positions).shape)
+        if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
+            raise ValueError(f"{name} must have shape ({x.shape[2]},) or {(x.shape[0], x.shape[2])}, got {shape}")
+
+
+def _checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True = may attend), got {mask.dtype}")
+    wanted = tuple(scores.shape)
+    fits = mask.dim() <= 4 and all(
+        size in (1, full) for size, full in zip(reversed(mask.shape), reversed(wanted), strict=False)
+    )
+    if not fits:
+        raise ValueError(f"mask must broadcast to (B, H, Tq, Tk) = {wanted}, got {tuple(mask.shape)}")
+    return mask

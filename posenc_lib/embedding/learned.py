@@ -1,0 +1,53 @@
+"""Learned absolute position embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posenc_lib import _checks
+
+
+class LearnedEmbedding(nn.Module):
+    """A trained vector for each position, and nothing beyond the last one.
+
+    Equation: x_m ← x_m + P[m],  P ∈ ℝ^(L×d)      (gehring2017 §3.1; devlin2019 §3)
+    Shapes: positions (..., T) → (..., T, d)
+
+    Args:
+        num_positions: rows L of the table, at least 1. A checkpoint with reserved rows counts them in L, and its
+            positions start later: OPT and BART at 2, RoBERTa at padding_idx + 1 (`positions.from_mask(first=...)`).
+        dim: d, at least 1.
+        std: the table is drawn from N(0, std²); 0.02 is BERT's and GPT-2's.
+        generator: of the draw.
+
+    Raises:
+        TypeError, ValueError: an argument of another kind. When called: positions that are not integers, or a position
+            outside 0 … L−1. That last check reads values, so it runs on plain CPU tensors only; elsewhere it is the
+            caller's to keep.
+
+    Source: gehring2017, devlin2019
+    Chapter: 03
+    """
+
+    def __init__(
+        self, num_positions: int, dim: int, *, std: float = 0.02, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        _checks.whole_number("num_positions", num_positions, least=1)
+        _checks.whole_number("dim", dim, least=1)
+        _checks.positive("std", std)
+        self.table = nn.Parameter(torch.empty(num_positions, dim))
+        nn.init.normal_(self.table, std=std, generator=generator)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        positions = _checks.position_tensor("positions", positions)
+        if positions.is_floating_point():
+            raise TypeError(f"positions must be integers, which are rows of the table; got {positions.dtype}")
+        if _checks.readable(positions):
+            low, high, rows = int(positions.min()), int(positions.max()), self.table.shape[0]
+            if low < 0 or high >= rows:
+                raise ValueError(
+                    f"positions must lie in 0 … {rows - 1} (the table has {rows} rows), got {low} … {high}"
+                )
+        return self.table[positions]

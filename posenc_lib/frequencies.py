@@ -1,0 +1,123 @@
+"""Inverse frequencies, wavelengths, and the tables of cosines and sines made from them.
+
+θ is the base, ω_i the (angular) frequency of pair i in radians per position, λ_i = 2π/ω_i its wavelength in positions.
+All of it is float64. A table is rounded once, when it is made: at position 1,000,000 a table computed in float32 is
+wrong in the second decimal, one computed in float64 and rounded is right to the last bit of float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from posenc_lib import _checks
+
+
+def inverse_frequencies(dim: int, base: float = 10000.0) -> Tensor:
+    """Frequencies of the pairs, as in the paper: a geometric series from 1 to just above 1/θ.
+
+    Equation: ω_i = θ^(−2i/d),  i = 0 … d/2−1      (vaswani2017 §3.5; su2021 eq. 15)
+    Shapes: → (d/2,), float64, on the CPU
+
+    Args:
+        dim: number of channels d that are encoded or rotated, even.
+        base: θ, above 0. Published models use 10,000 to 5,000,000: there is no right default for a checkpoint.
+
+    Raises:
+        TypeError, ValueError: `dim` is odd or below 2, `base` is not a finite number above 0.
+
+    Source: vaswani2017, su2021
+    Chapter: 04
+    """
+    _checks.even_dimension("dim", dim)
+    _checks.positive("base", base)
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
+    """Frequencies as in the tensor2tensor code and its many ports: the last one is exactly 1/θ.
+
+    Equation: ω_j = θ^(−j/(h−1)),  j = 0 … h−1,  h = ⌊d/2⌋
+    Shapes: → (⌊d/2⌋,), float64, on the CPU
+
+    These differ from the paper's, not only in order: with d = 8 they are 1, 0.0464, 0.00215, 0.0001, the paper's
+    1, 0.1, 0.01, 0.001.
+
+    Args:
+        dim: number of channels d, at least 4 (below that h − 1 is 0).
+        base: θ, above 0.
+
+    Raises:
+        TypeError, ValueError: `dim` is below 4, `base` is not a finite number above 0.
+
+    Source: vaswani2017
+    Chapter: 04
+    """
+    _checks.whole_number("dim", dim, least=4)
+    _checks.positive("base", base)
+    half = dim // 2
+    return base ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
+
+
+def octave_frequencies(count: int) -> Tensor:
+    """Frequencies that double from pair to pair, as in NeRF, for coordinates in [−1, 1].
+
+    Equation: ω_k = 2^k π,  k = 0 … K−1      (mildenhall2020 eq. 4)
+    Shapes: → (K,), float64, on the CPU
+
+    Args:
+        count: K, at least 1.
+
+    Raises:
+        TypeError, ValueError: `count` is no int of at least 1.
+
+    Source: mildenhall2020
+    Chapter: 04
+    """
+    _checks.whole_number("count", count, least=1)
+    return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64)
+
+
+def wavelengths(frequencies: Tensor) -> Tensor:
+    """Positions in a full turn of each pair; infinite where the frequency is 0.
+
+    Equation: λ_i = 2π/ω_i
+    Shapes: (n,) → (n,)
+
+    Args:
+        frequencies: ω_i in radians per position.
+
+    Raises:
+        TypeError, ValueError: `frequencies` is no floating-point tensor with at least one dimension.
+
+    Chapter: 04
+    """
+    return 2 * math.pi / _checks.floating_tensor("frequencies", frequencies, least_dims=1)
+
+
+def cos_sin(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Tables cos(p ω_i) and sin(p ω_i): angles in float64, rounded once to `dtype`.
+
+    Equation: angle(p, i) = p ω_i
+    Shapes: positions (..., T), frequencies (n,) → two tables (..., T, n) on the positions' device
+
+    Args:
+        positions: integers, float32 or float64.
+        frequencies: ω_i in radians per position, float64 (float32 is taken as it is, 16 bits are refused).
+        dtype: dtype of the tables.
+
+    Raises:
+        TypeError, ValueError: positions, frequencies or dtype of another kind; non-finite positions.
+
+    Chapter: 04
+    """
+    positions = _checks.position_tensor("positions", positions)
+    _checks.floating_dtype("dtype", dtype)
+    if _checks.floating_tensor("frequencies", frequencies, least_dims=1).dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"frequencies must be float64 or float32, got {frequencies.dtype}")
+    # Apple's mps has no float64: there the table is made on the CPU, rounded, and then moved.
+    workplace = torch.device("cpu") if positions.device.type == "mps" else positions.device
+    angles = positions.to(workplace, torch.float64)[..., None] * frequencies.to(workplace, torch.float64)
+    return angles.cos().to(dtype).to(positions.device), angles.sin().to(dtype).to(positions.device)

@@ -1,0 +1,107 @@
+"""The ledger of claims: what the article says, and the cell that settles it."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+
+HOLDS = {"holds": True, "holds with a caveat": True, "misleading": False, "false": False}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One checkable claim of the article.
+
+    Equation: none
+    Shapes: none
+
+    Args:
+        id: "C01" … "C66".
+        section: section of the article, such as "2.1".
+        statement: the claim, in our words.
+
+    Chapter: ledger
+    """
+
+    id: str
+    section: str
+    statement: str
+
+
+def claims() -> dict[str, Claim]:
+    """All claims of the article by id, in its order.
+
+    Equation: none
+    Shapes: → {"C01": Claim, …, "C66": Claim}
+
+    Chapter: ledger
+    """
+    rows = json.loads(files("posenc_lib").joinpath("claims.json").read_text(encoding="utf-8"))
+    return {row["id"]: Claim(**row) for row in rows}
+
+
+def settles(claim_id: str, *, verdict: str, claim: bool, correction: bool | None = None, note: str) -> None:
+    """State a verdict on a claim, together with the evidence that decides it, and show it.
+
+    The verdict must follow from the evidence, so the cell fails when either of them is reversed:
+
+        verdict               claim   correction
+        holds                 True    not needed
+        holds with a caveat   True    True: the caveat was shown to matter
+        misleading            False   True: what is right instead was shown
+        false                 False   True: what is right instead was shown
+
+    Equation: none
+    Shapes: none
+
+    Args:
+        claim_id: "C01" … "C66".
+        verdict: "holds", "holds with a caveat", "misleading" or "false".
+        claim: whether the article's own statement passed the test.
+        correction: whether our caveat or correction passed its test.
+        note: what we add to the article, in a sentence.
+
+    Raises:
+        KeyError: an unknown claim.
+        ValueError, TypeError: an unknown verdict, evidence that is not a bool, an empty note, evidence left out.
+        AssertionError: the evidence does not support the verdict.
+
+    Chapter: ledger
+    """
+    known = claims()
+    if claim_id not in known:
+        raise KeyError(f"claim_id must be one of {min(known)} … {max(known)}, got {claim_id!r}")
+    if verdict not in HOLDS:
+        raise ValueError(f"verdict must be one of {', '.join(map(repr, HOLDS))}; got {verdict!r}")
+    for name, value in (("claim", claim), ("correction", correction)):
+        if not (isinstance(value, bool) or (name == "correction" and value is None)):
+            raise TypeError(f"{name} must be a bool, the result of a test; got {value!r}")
+    if not note.strip():
+        raise ValueError("note must say in a sentence what the evidence shows, got an empty string")
+    if verdict != "holds" and correction is None:
+        raise ValueError(f"correction must be tested when the verdict is {verdict!r}, got None")
+    if claim is not HOLDS[verdict]:
+        raise AssertionError(f"{claim_id}: the claim tested {claim}, so the verdict can't be {verdict!r}")
+    if correction is False:
+        raise AssertionError(
+            f"{claim_id}: the correction did not pass its test, so the verdict {verdict!r} is not shown"
+        )
+    _show(known[claim_id], verdict, note)
+
+
+def _show(claim: Claim, verdict: str, note: str) -> None:
+    text = f"{claim.id} {verdict}: {claim.statement}\n  {note}"
+    box = (
+        f'<div class="posenc-verdict" data-verdict="{verdict}" id="claim-{claim.id}" '
+        'style="border-left:.3em solid currentColor;padding:.3em 1em">'
+        f"<p><strong>{claim.id} · {verdict}</strong> {html.escape(claim.statement)}</p>"
+        f"<p>{html.escape(note)}</p></div>"
+    )
+    try:
+        from IPython.display import display
+    except ImportError:
+        print(text)
+    else:
+        display({"text/plain": text, "text/html": box}, raw=True)

@@ -1,0 +1,249 @@
+"""Probes: each measures how far an encoding is from a property that it should have, as one number.
+
+A probe returns the largest absolute error it saw. Tests compare it with rounding, chapters print it. The tensors are
+given by the caller, so that nothing is drawn in secret; float64 tensors make the sharpest probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from posenc_lib.attention import attention, causal, real_keys, same_document
+from posenc_lib.positions import arange, documents, from_mask, packed
+from posenc_lib.rotary import RoPE, Rotation
+from posenc_lib.scheme import PositionScheme
+
+
+def max_error(actual: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference, in float64.
+
+    Equation: max |a − b|
+    Shapes: two tensors of one shape → a number
+
+    Args:
+        actual: what was computed.
+        expected: what it should be.
+
+    Raises:
+        ValueError: the shapes differ (nothing is broadcast).
+
+    Chapter: 01
+    """
+    if actual.shape != expected.shape:
+        raise ValueError(f"actual and expected must have one shape, got {tuple(actual.shape)}, {tuple(expected.shape)}")
+    return float((actual.detach().double() - expected.detach().double()).abs().max())
+
+
+def equivariance_error(function: Callable[[Tensor], Tensor], x: Tensor, permutation: Tensor) -> float:
+    """Permutation equivariance: shuffled tokens in, the same outputs shuffled the same way.
+
+    Equation: max |f(PX) − P f(X)|
+    Shapes: x (..., T, D), permutation (T,)
+
+    Args:
+        function: f, from (..., T, D) to (..., T, D′).
+        x: tokens, one a row.
+        permutation: a permutation of 0 … T−1.
+
+    Raises:
+        ValueError: f changes the number of tokens.
+
+    Source: yun2020
+    Chapter: 01
+    """
+    return max_error(function(x[..., permutation, :]), function(x)[..., permutation, :])
+
+
+def relative_error(scheme: PositionScheme, q: Tensor, k: Tensor, *, positions: Tensor, shift: float) -> float:
+    """Relative position: scores do not change when all positions move together.
+
+    Equation: max |s(m + c, n + c) − s(m, n)|, s the unscaled score plus the bias
+    Shapes: q, k (B, H, T, d), positions (T,)
+
+    Args:
+        scheme: fills `transform` or `bias` or both.
+        q: queries.
+        k: keys.
+        positions: of both.
+        shift: c, in positions.
+
+    Chapter: 11
+    """
+
+    def scores(at: Tensor) -> Tensor:
+        turned = (q, k) if scheme.transform is None else scheme.transform(q, k, at, at)
+        content = turned[0] @ turned[1].mT
+        return content if scheme.bias is None else content + scheme.bias(at, at)
+
+    return max_error(scores(positions + shift), scores(positions))
+
+
+def toeplitz_error(matrix: Tensor) -> float:
+    """Toeplitz: every diagonal holds one value, so the entry depends on n − m alone.
+
+    Equation: max |A[m, n] − A[m−1, n−1]|
+    Shapes: (..., T, T), T at least 2
+
+    Args:
+        matrix: scores or biases at consecutive positions.
+
+    Raises:
+        ValueError: fewer than two rows or columns.
+
+    Chapter: 05
+    """
+    if matrix.dim() < 2 or min(matrix.shape[-2:]) < 2:
+        raise ValueError(f"matrix must have at least two rows and columns, got {tuple(matrix.shape)}")
+    return max_error(matrix[..., 1:, 1:], matrix[..., :-1, :-1])
+
+
+def norm_error(rotation: Rotation, x: Tensor) -> float:
+    """Norm: a rotation changes no length.
+
+    Equation: max | ‖R x‖ − ‖x‖ |
+    Shapes: x (..., T, d)
+
+    Args:
+        rotation: `rope(positions)`.
+        x: vectors to rotate.
+
+    Chapter: 10
+    """
+    return max_error(rotation(x).norm(dim=-1), x.norm(dim=-1))
+
+
+def group_error(rope: RoPE, x: Tensor, m: Tensor, n: Tensor) -> float:
+    """Group law: rotating by n and then by m is rotating by m + n.
+
+    Equation: max |R(m) R(n) x − R(m + n) x|
+    Shapes: x (..., T, d), m and n (T,)
+
+    Args:
+        rope: the encoding.
+        x: vectors to rotate, float64.
+        m: positions.
+        n: positions.
+
+    Chapter: 11
+    """
+    dtype = torch.float64
+    return max_error(rope(m, dtype)(rope(n, dtype)(x)), rope(m + n, dtype)(x))
+
+
+def incremental_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -> float:
+    """Incremental = parallel: decoding token by token over a cache gives what one causal pass gives.
+
+    Equation: max |o_t(keys 0 … t) − o_t|
+    Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v)
+
+    Args:
+        scheme: any scheme (its embedding is not involved).
+        q: queries.
+        k: keys.
+        v: values.
+
+    Chapter: 20
+    """
+    length = q.shape[2]
+    steps = [
+        attention(
+            q[:, :, t : t + 1],
+            k[:, :, : t + 1],
+            v[:, :, : t + 1],
+            q_positions=arange(1, offset=t, device=q.device),
+            k_positions=arange(t + 1, device=q.device),
+            scheme=scheme,
+        )
+        for t in range(length)
+    ]
+    return max_error(torch.cat(steps, 2), _causal_attention(scheme, q, k, v))
+
+
+def left_padding_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, padding: int) -> float:
+    """Left padding: a padded row gives the same outputs as the row alone.
+
+    Equation: max |o(padded)_{t + p} − o_t|
+    Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v)
+
+    Args:
+        scheme: any scheme.
+        q: queries.
+        k: keys.
+        v: values.
+        padding: slots p put before the tokens, filled with ones.
+
+    Chapter: 20
+    """
+    length = q.shape[2]
+    mask = (torch.arange(padding + length, device=q.device) >= padding).expand(q.shape[0], -1)  # (B, p + T)
+    positions = from_mask(mask)
+    padded = [torch.nn.functional.pad(x, (0, 0, padding, 0), value=1.0) for x in (q, k, v)]
+    allowed = causal(positions, positions) & real_keys(mask)
+    out = attention(*padded, q_positions=positions, k_positions=positions, scheme=scheme, mask=allowed)
+    return max_error(out[:, :, padding:], _causal_attention(scheme, q, k, v))
+
+
+def packing_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, lengths: Sequence[int]) -> float:
+    """Packing: documents in one row give the same outputs as each alone.
+
+    Equation: max |o(packed) − (o(document 1), o(document 2), …)|
+    Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v), Σ lengths = T
+
+    Args:
+        scheme: any scheme.
+        q: queries.
+        k: keys.
+        v: values.
+        lengths: lengths of the documents.
+
+    Chapter: 20
+    """
+    positions, numbers = packed(lengths, device=q.device), documents(lengths, device=q.device)
+    allowed = causal(positions, positions) & same_document(numbers, numbers)
+    together = attention(q, k, v, q_positions=positions, k_positions=positions, scheme=scheme, mask=allowed)
+    parts = zip(*(torch.split(x, list(lengths), 2) for x in (q, k, v)), strict=True)
+    alone = [_causal_attention(scheme, *part) for part in parts]
+    return max_error(together, torch.cat(alone, 2))
+
+
+def causality_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -> float:
+    """Causality: under the causal mask, an output does not change when later tokens do.
+
+    Equation: max |o_t(tokens after t replaced) − o_t|
+    Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v), T at least 2
+
+    Args:
+        scheme: any scheme.
+        q: queries.
+        k: keys.
+        v: values.
+
+    Chapter: 02
+    """
+    half = q.shape[2] // 2
+    changed = [torch.cat((x[:, :, :half], 1 - x[:, :, half:]), 2) for x in (q, k, v)]
+    before = _causal_attention(scheme, q, k, v)
+    after = _causal_attention(scheme, *changed)
+    return max_error(after[:, :, :half], before[:, :, :half])
+
+
+def _causal_attention(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    at = arange(q.shape[2], device=q.device)
+    return attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=causal(at, at))
+
+
+__all__ = [
+    "causality_error",
+    "equivariance_error",
+    "group_error",
+    "incremental_error",
+    "left_padding_error",
+    "max_error",
+    "norm_error",
+    "packing_error",
+    "relative_error",
+    "toeplitz_error",
+]

@@ -1,0 +1,222 @@
+"""Rotary position embedding, in both layouts, for all or some of the channels.
+
+interleaved (the paper, GPT-J, Meta's Llama code):   x0 x1 | x2 x3 | x4 x5      pair i = channels 2i, 2i+1
+half        (Llama in transformers, GPT-NeoX):       x0 x3 | x1 x4 | x2 x5      pair i = channels i, i + r/2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posenc_lib import _checks
+from posenc_lib.frequencies import cos_sin
+
+LAYOUTS = ("interleaved", "half")
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """A rotation of every pair of channels, made once by `rope(positions)` and applied by every layer.
+
+    Equation: (a, b) → (a cos α − b sin α,  a sin α + b cos α) for each pair, counter-clockwise      (su2021 eq. 34)
+    Shapes: x (..., T, d) → (..., T, d); with batched positions x is (B, H, T, d)
+
+    The first r channels are rotated, r = 2 × the number of frequencies; the others pass through bit by bit.
+    `rotation.inverse()` undoes it, `a @ b` is "first b, then a": R(m) @ R(n) = R(m + n).
+
+    Args:
+        cos: (T, r/2), or (B, T, r/2) for positions of a batch, already multiplied by `scale`.
+        sin: the same shape.
+        layout: "interleaved" or "half": which channels form pair i.
+        scale: the factor in cos and sin (a schedule's attention factor), 1 for a pure rotation.
+
+    Raises:
+        TypeError, ValueError: tables of different shape, an unknown layout. When called: x is not floating-point,
+            has fewer than r channels, or has another length or batch than the positions.
+
+    Source: su2021
+    Chapter: 10
+    """
+
+    cos: Tensor
+    sin: Tensor
+    layout: str = "interleaved"
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.one_of("layout", self.layout, LAYOUTS)
+        if self.cos.shape != self.sin.shape or self.cos.dim() not in (2, 3):
+            raise ValueError(
+                "cos and sin must have one shape, (T, r/2) or (B, T, r/2); "
+                f"got {tuple(self.cos.shape)} and {tuple(self.sin.shape)}"
+            )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._check(x)
+        cos, sin = self.cos, self.sin  # (T, r/2) or (B, T, r/2)
+        if cos.dim() == 3:
+            cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, r/2): one table for all heads
+        width = 2 * cos.shape[-1]
+        compute = _checks.at_least_float32(x.dtype, cos.dtype)
+        a, b = split_pairs(x[..., :width].to(compute), self.layout)  # two of (..., T, r/2)
+        rotated = join_pairs(a * cos - b * sin, a * sin + b * cos, self.layout).to(x.dtype)
+        return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
+
+    def _check(self, x: Tensor) -> None:
+        _checks.floating_tensor("x", x, least_dims=2)
+        length, width = self.cos.shape[-2], 2 * self.cos.shape[-1]
+        if x.shape[-1] < width:
+            raise ValueError(f"x must have at least {width} channels, which this rotation turns; got {x.shape[-1]}")
+        if x.shape[-2] != length:
+            raise ValueError(
+                f"x must have one token for each of the {length} positions on its axis −2, as in (B, H, T, d); "
+                f"got shape {tuple(x.shape)}"
+            )
+        if self.cos.dim() == 3 and (x.dim() != 4 or x.shape[0] != self.cos.shape[0]):
+            raise ValueError(
+                f"x must be (B, H, T, d) with B = {self.cos.shape[0]}, since the positions were (B, T); "
+                f"got shape {tuple(x.shape)}. Positions of shape (T,) are shared by any batch"
+            )
+
+    def inverse(self) -> Rotation:
+        """The rotation by −m, which undoes this one (its scale included)."""
+        return Rotation(self.cos / self.scale**2, -self.sin / self.scale**2, self.layout, 1 / self.scale)
+
+    def __matmul__(self, other: Rotation) -> Rotation:
+        """First `other`, then this one: the angles add up."""
+        if self.layout != other.layout or self.cos.shape != other.cos.shape:
+            raise ValueError(
+                "both rotations must have one layout and shape, got "
+                f"{self.layout} {tuple(self.cos.shape)} and {other.layout} {tuple(other.cos.shape)}"
+            )
+        cos = self.cos * other.cos - self.sin * other.sin
+        sin = self.sin * other.cos + self.cos * other.sin
+        return Rotation(cos, sin, self.layout, self.scale * other.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class RoPE:
+    """Rotary position embedding: rotate query and key by their own positions; the score sees their difference.
+
+    Equation: (R_m q)ᵀ (R_n k) = qᵀ R_{n−m} k,  R_m = ⊕_i rotation by m ω_i      (su2021 eq. 14–16, 34)
+    Shapes: positions (T,) or (B, T) → a `Rotation`;  q (B, H, Tq, d), k (B, Hk, Tk, d) → the same shapes
+
+    `rope(positions)` gives the rotation as a value, to be made once and applied in every layer. `rope.transform` is
+    the same as one call on query and key. Nothing is cached, so no cast or copy of a model can spoil it.
+
+    Args:
+        frequencies: (r/2,) ω_i in radians per position, float64: `inverse_frequencies(d)`, or what a schedule returns.
+            Fewer than d/2 of them rotate only the first r channels (partial rotary, as in GPT-J and GPT-NeoX).
+        layout: "interleaved" is the paper's; "half" is what Llama weights in transformers expect.
+        attention_factor: multiplies cos and sin, hence scores by its square; 1 without YaRN or LongRoPE.
+
+    Raises:
+        TypeError, ValueError: frequencies that are no float64 or float32 vector, an unknown layout, a factor that is
+            not above 0; then as `Rotation`.
+
+    Source: su2021
+    Chapter: 10
+    """
+
+    frequencies: Tensor
+    layout: str = "interleaved"
+    attention_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.one_of("layout", self.layout, LAYOUTS)
+        _checks.positive("attention_factor", self.attention_factor)
+        if _checks.floating_tensor("frequencies", self.frequencies, least_dims=1).dim() != 1:
+            raise ValueError(f"frequencies must have shape (r/2,), got {tuple(self.frequencies.shape)}")
+        if self.frequencies.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"frequencies must be float64 or float32, got {self.frequencies.dtype}")
+
+    def __call__(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
+        _checks.attention_positions("positions", positions)
+        cos, sin = cos_sin(positions, self.frequencies, dtype=dtype)
+        return Rotation(cos * self.attention_factor, sin * self.attention_factor, self.layout, self.attention_factor)
+
+    def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key, each rotated by its own positions; float64 tensors get float64 tables."""
+        dtype = _checks.at_least_float32(q.dtype, k.dtype)
+        return self(q_positions, dtype)(q), self(k_positions, dtype)(k)
+
+
+def split_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    """The first and the second members of all pairs: (..., r) → two of (..., r/2)."""
+    if layout == "half":
+        first, second = x.chunk(2, -1)
+    else:
+        first, second = x[..., ::2], x[..., 1::2]
+    return first, second
+
+
+def join_pairs(first: Tensor, second: Tensor, layout: str) -> Tensor:
+    """The inverse of `split_pairs`: two of (..., r/2) → (..., r)."""
+    if layout == "half":
+        return torch.cat((first, second), -1)
+    return torch.stack((first, second), -1).flatten(-2)
+
+
+def convert_layout(x: Tensor, *, source: str, target: str, rotary_dim: int | None = None) -> Tensor:
+    """Move the channels of vectors from one pair layout to the other.
+
+    Equation: half(x[σ]) = interleaved(x)[σ],  σ = (0, 2, 4, …, 1, 3, 5, …)
+    Shapes: (..., d) → (..., d)
+
+    Args:
+        x: vectors whose last axis is the head dimension d.
+        source: layout that x is in, "interleaved" or "half".
+        target: layout that is wanted.
+        rotary_dim: number of leading channels r that are rotated, even; all d by default. The rest stays in place.
+
+    Raises:
+        TypeError, ValueError: an unknown layout; an odd or too large `rotary_dim`.
+
+    Source: su2021
+    Chapter: 10
+    """
+    _checks.one_of("source", source, LAYOUTS)
+    _checks.one_of("target", target, LAYOUTS)
+    if not isinstance(x, Tensor) or x.dim() < 1:
+        raise TypeError(f"x must be a tensor with at least one dimension, got {x!r}")
+    width = x.shape[-1] if rotary_dim is None else rotary_dim
+    if _checks.even_dimension("rotary_dim", width) > x.shape[-1]:
+        raise ValueError(f"rotary_dim must be at most the {x.shape[-1]} channels of x, got {width}")
+    pairs = split_pairs(x[..., :width], source)
+    return torch.cat((join_pairs(*pairs, target), x[..., width:]), -1)
+
+
+def convert_projection(
+    weight: Tensor, heads: int, *, source: str, target: str, rotary_dim: int | None = None
+) -> Tensor:
+    """Move the output channels of a query or key projection from one pair layout to the other, head by head.
+
+    Equation: W′ = P W with P = σ ⊕ … ⊕ σ, one σ a head: then half(W′x) and interleaved(Wx) give the same scores
+    Shapes: weight (H·d, D) → (H·d, D), bias (H·d,) → (H·d,)
+
+    Convert query and key, weights and biases; values and the output projection stay. With grouped queries `heads` is
+    the number of key heads for the key.
+
+    Args:
+        weight: weight of `nn.Linear`, output channels first, or its bias.
+        heads: H, a divisor of the first axis.
+        source: layout that the weight is in.
+        target: layout that is wanted.
+        rotary_dim: as in `convert_layout`.
+
+    Raises:
+        TypeError, ValueError: `heads` does not divide the first axis; then as `convert_layout`.
+
+    Source: su2021
+    Chapter: 10
+    """
+    _checks.whole_number("heads", heads, least=1)
+    if not isinstance(weight, Tensor) or weight.dim() < 1 or weight.shape[0] % heads:
+        shape = tuple(getattr(weight, "shape", ()))
+        raise ValueError(f"weight must have a first axis that {heads} heads divide, got shape {shape}")
+    per_head = weight.reshape(heads, weight.shape[0] // heads, *weight.shape[1:]).movedim(1, -1)  # (H, ..., d)
+    moved = convert_layout(per_head, source=source, target=target, rotary_dim=rotary_dim)
+    return moved.movedim(-1, 1).flatten(0, 1)

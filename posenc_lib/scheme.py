@@ -1,0 +1,180 @@
+"""An encoding is the places it fills: the `PositionScheme`, and the schemes of this library by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_lib import _checks
+from posenc_lib import bias as bias_place
+from posenc_lib import embedding as embedding_place
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.rotary import RoPE
+
+
+@dataclass(frozen=True, eq=False)
+class PositionScheme:
+    """The places in attention through which a position enters, one optional field for each.
+
+    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n),  α = softmax over the n allowed by the mask,
+        o_m = Σ_n α_mn v_n;  T is `transform`, b is `bias`
+    Shapes: embedding (..., T) → (..., T, D); transform (B, H, Tq, d), (B, Hk, Tk, d) → the same;
+        bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
+        mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
+
+    Args:
+        name: what people call it.
+        embedding: place 1. `embedding(positions)`, which the caller adds to the token embeddings.
+        transform: place 2. `transform(q, k, q_positions, k_positions)` gives the two, transformed.
+        bias: place 3. `bias(q_positions, k_positions)`, added after the scale; it sees no content.
+        scores: place 3′. `scores(q, k, q_positions, k_positions)` in place of qᵀk; it sees the content.
+        values: place 4. `values(weights, v, q_positions, k_positions)` in place of the sum Σ α v.
+        mask: place 5. `mask(q_positions, k_positions)`.
+        scale: factor of the score before the bias; None is 1/√d. T5 sets 1.
+
+    Chapter: 03
+    """
+
+    name: str
+    embedding: Callable[[Tensor], Tensor] | None = None
+    transform: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    bias: Callable[[Tensor, Tensor], Tensor] | None = None
+    scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    values: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    mask: Callable[[Tensor, Tensor], Tensor] | None = None
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name must be a non-empty string, got {self.name!r}")
+        for place in PLACES:
+            value: Any = getattr(self, place)
+            if value is not None and not callable(value):
+                raise TypeError(f"{place} must be a callable or None, got {value!r}")
+        if self.scale is not None:
+            _checks.positive("scale", self.scale)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The places that this scheme fills, in order: ("transform",) for RoPE, none for NoPE."""
+        return tuple(place for place in PLACES if getattr(self, place) is not None)
+
+
+PLACES = tuple(f.name for f in fields(PositionScheme) if f.name not in ("name", "scale"))
+
+NOPE = PositionScheme("NoPE")
+
+
+def sinusoidal(dim: int, base: float = 10000.0, *, layout: str = "interleaved") -> PositionScheme:
+    """The sinusoidal embedding as a scheme (`embedding.sinusoidal`).
+
+    Equation: x_m ← x_m + PE(m)
+    Shapes: embedding (..., T) → (..., T, d)
+
+    Args:
+        dim: width d of the model.
+        base: θ.
+        layout: as in `embedding.sinusoidal`.
+
+    Source: vaswani2017
+    Chapter: 04
+    """
+    return PositionScheme(
+        "sinusoidal", embedding=partial(embedding_place.sinusoidal, dim=dim, base=base, layout=layout)
+    )
+
+
+def learned(num_positions: int, dim: int, *, generator: torch.Generator | None = None) -> PositionScheme:
+    """A learned table as a scheme (`embedding.LearnedEmbedding`).
+
+    Equation: x_m ← x_m + P[m]
+    Shapes: embedding (..., T) → (..., T, d)
+
+    Args:
+        num_positions: rows L of the table.
+        dim: width d of the model.
+        generator: of the draw.
+
+    Source: gehring2017
+    Chapter: 03
+    """
+    table = embedding_place.LearnedEmbedding(num_positions, dim, generator=generator)
+    return PositionScheme("learned", embedding=table)
+
+
+def rope(
+    head_dim: int, base: float = 10000.0, *, layout: str = "interleaved", rotary_dim: int | None = None
+) -> PositionScheme:
+    """RoPE as a scheme (`rotary.RoPE`), with the paper's frequencies.
+
+    Equation: e_mn = (R_m q_m)ᵀ (R_n k_n) / √d
+    Shapes: transform (B, H, Tq, d), (B, Hk, Tk, d) → the same
+
+    Args:
+        head_dim: d, channels of a head.
+        base: θ.
+        layout: "interleaved" or "half".
+        rotary_dim: leading channels that are rotated; all by default.
+
+    Raises:
+        TypeError, ValueError: `rotary_dim` is odd or above `head_dim`.
+
+    Source: su2021
+    Chapter: 10
+    """
+    width = head_dim if rotary_dim is None else rotary_dim
+    if _checks.even_dimension("rotary_dim", width) > _checks.whole_number("head_dim", head_dim, least=1):
+        raise ValueError(f"rotary_dim must be at most head_dim = {head_dim}, got {width}")
+    return PositionScheme("RoPE", transform=RoPE(inverse_frequencies(width, base), layout=layout).transform)
+
+
+def alibi(heads: int) -> PositionScheme:
+    """ALiBi as a scheme (`bias.alibi` with the published slopes).
+
+    Equation: e_mn = q_mᵀ k_n / √d − s_h |n − m|
+    Shapes: bias → (1 or B, H, Tq, Tk)
+
+    Args:
+        heads: H.
+
+    Source: press2022
+    Chapter: 07
+    """
+    return PositionScheme("ALiBi", bias=partial(bias_place.alibi, slopes=bias_place.alibi_slopes(heads)))
+
+
+def t5(
+    heads: int,
+    *,
+    bidirectional: bool,
+    std: float,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+    generator: torch.Generator | None = None,
+) -> PositionScheme:
+    """T5's bias as a scheme (`bias.T5Bias`), with T5's scale of 1.
+
+    Equation: e_mn = q_mᵀ k_n + b[bucket(n − m), h]
+    Shapes: bias → (1 or B, H, Tq, Tk)
+
+    Args:
+        heads: H.
+        bidirectional, std, num_buckets, max_distance, generator: as in `bias.T5Bias`.
+
+    Source: raffel2020
+    Chapter: 07
+    """
+    table = bias_place.T5Bias(
+        heads,
+        bidirectional=bidirectional,
+        std=std,
+        num_buckets=num_buckets,
+        max_distance=max_distance,
+        generator=generator,
+    )
+    return PositionScheme("T5", bias=table, scale=1.0)
