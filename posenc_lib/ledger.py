@@ -80,10 +80,10 @@ def settles(claim_id: str, *, verdict: str, claim: bool, correction: bool | None
             raise TypeError(f"{name} must be a bool, the result of a test; got {value!r}")
     if not note.strip():
         raise ValueError("note must say in a sentence what the evidence shows, got an empty string")
-    if verdict != "holds" and correction is None:
-        raise ValueError(f"correction must be tested when the verdict is {verdict!r}, got None")
     if claim is not HOLDS[verdict]:
         raise AssertionError(f"{claim_id}: the claim tested {claim}, so the verdict can't be {verdict!r}")
+    if verdict != "holds" and correction is None:
+        raise ValueError(f"correction must be tested when the verdict is {verdict!r}, got None")
     if correction is False:
         raise AssertionError(
             f"{claim_id}: the correction did not pass its test, so the verdict {verdict!r} is not shown"

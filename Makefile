@@ -1,0 +1,78 @@
+# Two commands: `make book` renders the book, `make test` checks everything. Both set up what they need in .venv.
+PYTHON ?= python3
+PIP_FLAGS ?=
+PORT ?= 8000
+export OMP_NUM_THREADS ?= 1
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+BUILD := $(BIN)/jupyter-book build . -W -n --keep-going
+WORKERS ?= 2
+
+# Names the step before it runs, and again if it fails.
+step = @echo "== $(1)" && { $(2); } || { echo "FAILED: $(1)" >&2; exit 1; }
+
+.PHONY: help book serve test unit nbval faults colab build browser lint refresh check address clean
+
+help:  ## print the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+.venv/made:
+	$(call step,Python 3.11 or newer,$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, found " + sys.version.split()[0] + ": make PYTHON=/path/to/python3")')
+	$(call step,virtual environment in .venv (Debian and Ubuntu need the package python3-venv),$(PYTHON) -m venv .venv)
+	@touch $@
+
+.venv/book: .venv/made book/requirements.txt constraints.txt
+	$(call step,install what rendering needs,$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -r book/requirements.txt)
+	@touch $@
+
+.venv/all: .venv/made requirements.txt book/requirements.txt constraints.txt pyproject.toml
+	$(call step,install what the tests need,$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -r requirements.txt)
+	$(call step,install posenc_lib,$(BIN)/python -m pip install --quiet --no-deps --editable .)
+	@touch .venv/book $@
+
+book: .venv/book  ## render the book (needs no torch)
+	$(call step,render the book,$(BIN)/jupyter-book build . --quiet)
+	@echo "Open $(CURDIR)/_build/html/index.html"
+
+serve: book  ## render the book and show it on localhost
+	@echo "Open http://localhost:$(PORT)/ (stop with Ctrl+C)"
+	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+test: lint unit nbval faults colab build browser  ## run everything that must pass
+	@echo "== all steps passed"
+
+lint: .venv/all  ## format, types, workflows, metadata
+	$(call step,ruff check,$(BIN)/ruff check .)
+	$(call step,ruff format,$(BIN)/ruff format --check .)
+	$(call step,types,$(BIN)/mypy)
+	$(call step,workflow security,$(BIN)/zizmor --offline --quiet .github/workflows)
+	$(call step,workflow schema,$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml)
+
+unit: .venv/all  ## unit tests of the library, the figures and the tools
+	$(call step,unit tests,$(PYTEST) -q -n $(WORKERS) tests --ignore tests/browser --ignore tests/test_build.py -m "not slow")
+
+nbval: .venv/all  ## run every notebook again and compare with its stored outputs
+	$(call step,notebooks,$(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout 120 -n $(WORKERS) --dist loadfile notebooks)
+
+faults: .venv/all  ## seed faults into the library: the notebooks must notice
+	$(call step,seeded faults,$(PYTEST) -q -n $(WORKERS) tests/test_faults.py tests/test_ledger.py -m slow)
+
+colab: .venv/all  ## one notebook alone in an environment like Colab's
+	$(call step,an environment like Colab's,$(PYTEST) -q tests/test_colab.py -m slow)
+
+build: .venv/book  ## render the book with every warning an error
+	$(call step,strict build,$(BUILD) --all --quiet)
+
+browser: .venv/all build  ## look at every page in a browser
+	$(call step,pages,$(PYTEST) -q -n $(WORKERS) tests/test_build.py tests/browser)
+
+refresh: .venv/all  ## run the notebooks, store their outputs, write the generated pages
+	$(call step,notebooks,$(BIN)/python book/tools/refresh.py)
+	$(call step,generated pages,$(BIN)/python book/tools/pages.py)
+
+address: .venv/made  ## make address URL=https://github.com/NAME/REPOSITORY: set the repository's address everywhere
+	$(call step,address,$(BIN)/python book/tools/address.py "$(URL)")
+
+clean:  ## remove the built book and the environment
+	rm -rf _build .venv

@@ -1,0 +1,95 @@
+"""The ledger: verdicts follow from evidence, and a reversed verdict makes its cell fail."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from posenc_lib.ledger import HOLDS, claims, settles
+
+ROOT = Path(__file__).resolve().parents[1]
+OPPOSITE = {
+    "holds": "false",
+    "holds with a caveat": "misleading",
+    "misleading": "holds with a caveat",
+    "false": "holds with a caveat",
+}
+
+
+def test_claims_are_numbered_in_order():
+    assert list(claims()) == [f"C{number:02d}" for number in range(1, 67)]
+    assert all(claim.statement.endswith(".") for claim in claims().values())
+
+
+@pytest.mark.parametrize("verdict", HOLDS)
+@pytest.mark.parametrize("claim", [True, False])
+@pytest.mark.parametrize("correction", [True, False])
+def test_verdict_follows_from_evidence(verdict, claim, correction, capsys):
+    if claim is HOLDS[verdict] and correction:
+        settles("C27", verdict=verdict, claim=claim, correction=correction, note="A note.")
+        assert f"C27 {verdict}: " in capsys.readouterr().out
+    else:
+        with pytest.raises(AssertionError, match="C27"):
+            settles("C27", verdict=verdict, claim=claim, correction=correction, note="A note.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"claim_id": "C99"}, KeyError, "claim_id"),
+        ({"verdict": "true"}, ValueError, "verdict"),
+        ({"claim": 1}, TypeError, "claim"),
+        ({"correction": "yes"}, TypeError, "correction"),
+        ({"note": " "}, ValueError, "note"),
+        ({"verdict": "misleading", "claim": False}, ValueError, "correction"),
+    ],
+)
+def test_malformed_settlement(arguments, error, named):
+    whole = {"claim_id": "C27", "verdict": "holds", "claim": True, "note": "A note.", **arguments}
+    with pytest.raises(error, match=named):
+        settles(whole.pop("claim_id"), **whole)
+
+
+def settling_cells() -> dict[str, list[tuple[str, int]]]:
+    """The sampled cells by notebook: claim and index of the cell."""
+    found = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for index, cell in enumerate(nbformat.read(path, as_version=4).cells):
+            if cell.cell_type == "code":
+                found += [(path.name, claim, index) for claim in re.findall(r'settles\(\s*"(C\d\d)"', cell.source)]
+    sample = random.Random(0).sample(found, min(10, len(found)))
+    return {
+        name: [(claim, index) for n, claim, index in sample if n == name] for name in sorted({s[0] for s in sample})
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", settling_cells())
+def test_reversed_verdict_fails(name):
+    """Run a notebook; at each sampled cell, first with the verdict reversed: that must fail."""
+    sampled = dict((index, claim) for claim, index in settling_cells()[name])
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3")
+    with client.setup_kernel(cwd=ROOT / "notebooks"):
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type != "code":
+                continue
+            if index in sampled:
+                verdict = next(v for v in sorted(HOLDS, key=len, reverse=True) if f'verdict="{v}"' in cell.source)
+                right = cell.source
+                cell.source = right.replace(f'verdict="{verdict}"', f'verdict="{OPPOSITE[verdict]}"')
+                with pytest.raises(CellExecutionError, match=f"{sampled[index]}: the claim tested"):
+                    client.execute_cell(cell, index)
+                cell.source = right
+            client.execute_cell(cell, index)
+
+
+@pytest.mark.slow
+def test_ten_cells_are_sampled():
+    assert sum(map(len, settling_cells().values())) == 10

@@ -1,0 +1,129 @@
+"""The repository's own promises: one address, pinned versions, pages equal to what they are made from."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "book" / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tracked() -> list[Path]:
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", tool("pages").PAGES)
+def test_generated_page_is_what_the_library_says(name):
+    assert (ROOT / name).read_bytes() == tool("pages").PAGES[name](), "run `make refresh`"
+
+
+def test_repository_address_is_the_same_everywhere():
+    tools = tool("address")
+    address = tools.address()
+    owner = address.removeprefix("https://github.com/").split("/")[0]
+    for pattern in tools.FILES:
+        for path in ROOT.glob(pattern):
+            assert address in text_of(path), f"{path.name} does not name {address}"
+    for path in tracked():
+        if path.suffix in (".md", ".yml", ".toml", ".cff", ".ipynb", ".py", ".txt", ".html", ".css"):
+            for found in re.findall(
+                rf"https://(?:github\.com/{owner}/[\w.-]+|{owner}\.github\.io/[\w.-]+/)", text_of(path)
+            ):
+                assert found in (address, tools.pages(address)), f"{path.name} names {found}"
+
+
+def test_setting_the_address_reaches_every_place(tmp_path, monkeypatch):
+    tools = tool("address")
+    old, new = tools.address(), "https://github.com/another_account/a-book"
+    for pattern in tools.FILES:
+        for path in ROOT.glob(pattern):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(text_of(path), encoding="utf-8")
+    monkeypatch.setattr(tools, "ROOT", tmp_path)
+    assert tools.main(new) == 0
+    for copy in (p for p in tmp_path.rglob("*") if p.is_file()):
+        assert old not in text_of(copy)
+        assert tools.pages(old) not in text_of(copy)
+        assert new in text_of(copy)
+    assert tools.main("http://example.org/x") == 2
+
+
+def test_every_direct_requirement_is_pinned_exactly():
+    for name in ("requirements.txt", "book/requirements.txt", "constraints.txt"):
+        for line in text_of(ROOT / name).splitlines():
+            if line and not line.startswith(("#", "-r")):
+                assert re.fullmatch(r"[\w.-]+==[\w.]+", line), f"{name}: {line!r}"
+
+
+def test_setup_cell_is_the_same_in_all_notebooks():
+    cells = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        code = [cell for cell in json.loads(text_of(path))["cells"] if cell["cell_type"] == "code"]
+        cells[path.name] = "".join(code[0]["source"])
+    assert len(set(cells.values())) == 1, {name: source[:80] for name, source in cells.items()}
+    assert next(iter(cells.values())).startswith("# Setup.")
+
+
+def test_every_chapter_is_in_the_table_of_contents():
+    toc = text_of(ROOT / "_toc.yml")
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f"notebooks/{path.stem}" in toc
+
+
+def test_notebook_prose_uses_standard_tex_and_no_relative_pictures():
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(text_of(path))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                assert not re.search(r"\\(newcommand|def|DeclareMathOperator)\b", source), path.name
+                assert not re.search(r"\\\(|\\\[", source), f"{path.name}: only $…$ and $$…$$ work everywhere"
+                assert not re.search(r"!\[[^\]]*\]\((?!https?:|data:)", source), path.name
+            else:
+                assert not any("text/latex" in output.get("data", {}) for output in cell["outputs"]), path.name
+
+
+def test_citations_exist_in_the_bibliography():
+    keys = set(re.findall(r"@\w+\{([\w.-]+),", text_of(ROOT / "book" / "references.bib")))
+    pages = [*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "book").glob("*.md")]
+    for path in pages:
+        for group in re.findall(r"\{cite:[pt]\}`([^`]+)`", text_of(path)):
+            for key in group.split(","):
+                assert key.strip() in keys, f"{path.name} cites {key.strip()!r}"
+
+
+def test_rendering_needs_neither_torch_nor_the_library():
+    wanted = text_of(ROOT / "book" / "requirements.txt")
+    assert "torch" not in [re.split("==", line)[0] for line in wanted.splitlines()]
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.modules['posenc_lib'] = None; sys.path.insert(0, 'book/_ext'); "
+        "import posenc_book"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_ipywidgets_is_optional_when_the_library_is_imported():
+    code = "import sys; sys.modules['ipywidgets'] = None; sys.modules['IPython'] = None; "
+    code += "import posenc_lib.figures, posenc_lib.ledger"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
