@@ -27,6 +27,9 @@ class PositionScheme:
         bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
         mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
 
+    An encoding that depends on hidden states takes them as two more arguments, `q_x` (B, Tq, D) and `k_x` (B, Tk, D), in
+    `transform`, `bias` or `scores`; `attention` hands them on when it is given them.
+
     Args:
         name: what people call it.
         embedding: place 1. `embedding(positions)`, which the caller adds to the token embeddings.
@@ -42,9 +45,9 @@ class PositionScheme:
 
     name: str
     embedding: Callable[[Tensor], Tensor] | None = None
-    transform: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-    bias: Callable[[Tensor, Tensor], Tensor] | None = None
-    scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    transform: Callable[..., tuple[Tensor, Tensor]] | None = None
+    bias: Callable[..., Tensor] | None = None
+    scores: Callable[..., Tensor] | None = None
     values: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
     mask: Callable[[Tensor, Tensor], Tensor] | None = None
     scale: float | None = None

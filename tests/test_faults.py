@@ -107,8 +107,8 @@ FAULTS = {
     ),
     "bias before the scale": Fault(
         "attention/softmax.py",
-        "scores = scores + scheme.bias(q_positions, k_positions)",
-        "scores = scores + scheme.bias(q_positions, k_positions) * q.shape[-1] ** -0.5",
+        "scores = scores + scheme.bias(q_positions, k_positions, **hidden)",
+        "scores = scores + scheme.bias(q_positions, k_positions, **hidden) * q.shape[-1] ** -0.5",
         CONVENTIONS,
     ),
 }

@@ -17,6 +17,8 @@ def attention_weights(
     k_positions: Tensor,
     scheme: PositionScheme = NOPE,
     mask: Tensor | None = None,
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
 ) -> Tensor:
     """The weights that each query gives to the keys, under any position scheme.
 
@@ -32,6 +34,8 @@ def attention_weights(
         k_positions: (Tk,) or (B, Tk).
         scheme: a `PositionScheme`; its `embedding` is the caller's to add before the projections.
         mask: boolean, broadcast to (B, H, Tq, Tk), True = may attend; together with the scheme's own mask.
+        q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on content; given on with k_x.
+        k_x: hidden states (B, Tk, D) of the key tokens.
 
     Raises:
         TypeError, ValueError: shapes that don't fit one another, a mask that is not boolean; named in the message.
@@ -40,15 +44,16 @@ def attention_weights(
     Chapter: 01
     """
     _check_shapes(q, k, q_positions, k_positions)
+    hidden = {} if q_x is None and k_x is None else {"q_x": q_x, "k_x": k_x}
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     q, k = q.to(compute), k.to(compute)
     if scheme.transform is not None:
-        q, k = scheme.transform(q, k, q_positions, k_positions)
+        q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
-    scores = q @ k.mT if scheme.scores is None else scheme.scores(q, k, q_positions, k_positions)
+    scores = q @ k.mT if scheme.scores is None else scheme.scores(q, k, q_positions, k_positions, **hidden)
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)  # (B, H, Tq, Tk)
     if scheme.bias is not None:
-        scores = scores + scheme.bias(q_positions, k_positions)
+        scores = scores + scheme.bias(q_positions, k_positions, **hidden)
     allowed = mask if mask is None else _checked_mask(mask, scores)
     if scheme.mask is not None:
         own = _checked_mask(scheme.mask(q_positions, k_positions), scores)
@@ -68,6 +73,8 @@ def attention(
     k_positions: Tensor,
     scheme: PositionScheme = NOPE,
     mask: Tensor | None = None,
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
 ) -> Tensor:
     """Attention: each query's weighted sum of the values, under any position scheme.
 
@@ -75,7 +82,7 @@ def attention(
     Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in v's dtype
 
     Args:
-        q, k, q_positions, k_positions, scheme, mask: as in `attention_weights`.
+        q, k, q_positions, k_positions, scheme, mask, q_x, k_x: as in `attention_weights`.
         v: values, projected.
 
     Raises:
@@ -86,7 +93,9 @@ def attention(
     """
     if _checks.floating_tensor("v", v, least_dims=4).shape[:3] != k.shape[:3]:
         raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
-    weights = attention_weights(q, k, q_positions=q_positions, k_positions=k_positions, scheme=scheme, mask=mask)
+    weights = attention_weights(
+        q, k, q_positions=q_positions, k_positions=k_positions, scheme=scheme, mask=mask, q_x=q_x, k_x=k_x
+    )
     values = v.to(weights.dtype).repeat_interleave(q.shape[1] // v.shape[1], 1)  # (B, H, Tk, d_v)
     if scheme.values is not None:
         return scheme.values(weights, values, q_positions, k_positions).to(v.dtype)
