@@ -1,6 +1,7 @@
 """Inverse frequencies, wavelengths, and the tables of cosines and sines made from them.
 
 θ is the base, ω_i the (angular) frequency of pair i in radians per position, λ_i = 2π/ω_i its wavelength in positions.
+Constants are made on the CPU whatever the default device, so that a model built on "meta" has real ones.
 All of it is float64. A table is rounded once, when it is made: at position 1,000,000 a table computed in float32 is
 wrong in the second decimal, one computed in float64 and rounded is right to the last bit of float32.
 """
@@ -33,7 +34,7 @@ def inverse_frequencies(dim: int, base: float = 10000.0) -> Tensor:
     """
     _checks.even_dimension("dim", dim)
     _checks.positive("base", base)
-    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)
 
 
 def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
@@ -58,7 +59,7 @@ def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
     _checks.whole_number("dim", dim, least=4)
     _checks.positive("base", base)
     half = dim // 2
-    return base ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
+    return base ** (-torch.arange(half, dtype=torch.float64, device="cpu") / (half - 1))
 
 
 def octave_frequencies(count: int) -> Tensor:
@@ -77,7 +78,7 @@ def octave_frequencies(count: int) -> Tensor:
     Chapter: 04
     """
     _checks.whole_number("count", count, least=1)
-    return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64)
+    return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64, device="cpu")
 
 
 def wavelengths(frequencies: Tensor) -> Tensor:

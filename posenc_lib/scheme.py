@@ -27,8 +27,8 @@ class PositionScheme:
         bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
         mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
 
-    An encoding that depends on hidden states takes them as two more arguments, `q_x` (B, Tq, D) and `k_x` (B, Tk, D), in
-    `transform`, `bias` or `scores`; `attention` hands them on when it is given them.
+    An encoding that depends on hidden states takes two more arguments in `transform`, `bias` or `scores`: `q_x`
+    (B, Tq, D) and `k_x` (B, Tk, D). `attention` hands them on when it is given them.
 
     Args:
         name: what people call it.

@@ -31,7 +31,7 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 1 << (heads.bit_length() - 1)
 
     def series(count: int) -> Tensor:
-        return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64) / count)
+        return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64, device="cpu") / count)
 
     return torch.cat((series(power), series(2 * power)[::2]))[:heads]
 
