@@ -299,10 +299,14 @@ def ledger() -> str:
 
 
 def overview() -> bytes:
-    """The README's picture: the first figure of chapter 10, as stored."""
-    notebook = json.loads(next(NOTEBOOKS.glob("10_*.ipynb")).read_text(encoding="utf-8"))
-    data = (output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", ()))
-    return base64.b64decode(next(bundle["image/png"] for bundle in data if "image/png" in bundle))
+    """The README's picture: the figure whose alt text the README repeats, as stored in its notebook."""
+    [alt] = re.findall(r"!\[([^\]]+)\]\(book/_static/overview\.png\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", ()):
+                if output.get("metadata", {}).get("image/png", {}).get("alt") == alt:
+                    return base64.b64decode(output["data"]["image/png"])
+    raise ValueError(f"README.md shows a figure that no notebook has: {alt!r}")
 
 
 PAGES: dict[str, Callable[[], bytes]] = {
