@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -93,6 +94,20 @@ SCHEMES: dict[str, PositionScheme] = {
     "T5, causal": scheme.t5(HEADS, bidirectional=False, std=1.0, generator=_seeded()),
     "T5, bidirectional": scheme.t5(HEADS, bidirectional=True, std=1.0, generator=_seeded()),
 }
+
+
+def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+    """The equation, with ⌊(B−E) ln(r/E) / ln(M/E)⌋ ≥ j decided as (r/E)^(B−E) ≥ (M/E)^j."""
+    count = num_buckets // 2 if bidirectional else num_buckets
+    distance = abs(r) if bidirectional else max(-r, 0)
+    exact = count // 2
+    bucket = distance
+    if distance >= exact:
+        power = Fraction(distance, exact) ** (count - exact)
+        bucket = exact
+        while bucket < count - 1 and power >= Fraction(max_distance, exact) ** (bucket + 1 - exact):
+            bucket += 1
+    return bucket + (count if bidirectional and r > 0 else 0)
 
 
 def public() -> dict[str, Any]:

@@ -9,13 +9,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import EPS, HEADS, LENGTHS, SCHEMES, WIDTH, compilations, fake_device, layer, normal, tolerance
+from helpers import (
+    EPS,
+    HEADS,
+    LENGTHS,
+    SCHEMES,
+    WIDTH,
+    bucket_by_fractions,
+    compilations,
+    fake_device,
+    layer,
+    normal,
+    tolerance,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -252,7 +264,7 @@ def test_F1_15_softmax_of_the_padded_row_is_that_of_the_row(left: int, length: i
 
 def test_F1_16_packing() -> None:
     boundaries = [0, 3, 5, 9]
-    lengths = [end - start for start, end in zip(boundaries, boundaries[1:], strict=False)]
+    lengths = [end - start for start, end in pairwise(boundaries)]
     assert packed(lengths).tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
     assert documents(lengths).tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2]
 
@@ -319,7 +331,7 @@ CASTS = {
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
-def test_F1_20_buffer_cast(cast) -> None:  # type: ignore[no-untyped-def]
+def test_F1_20_buffer_cast(cast: Callable[[Holder], Holder]) -> None:
     at, fresh = torch.tensor([4096]), Holder()
     model = cast(Holder())
     assert printed(model.rope.frequencies[1:2] * 4096, [3546.98987], digits=5)
@@ -338,7 +350,7 @@ def test_F1_20_buffer_cast(cast) -> None:  # type: ignore[no-untyped-def]
     ],
     ids=["inverse_frequencies", "tensor2tensor_frequencies", "octave_frequencies", "alibi_slopes"],
 )
-def test_F1_22_constants_are_made_on_the_cpu_whatever_the_default(make) -> None:  # type: ignore[no-untyped-def]
+def test_F1_22_constants_are_made_on_the_cpu_whatever_the_default(make: Callable[[], Tensor]) -> None:
     expected = make()
     with torch.device("meta"):
         made = make()
@@ -376,20 +388,6 @@ BUCKETS = {
     },
     False: {5: 0, 0: 0, -15: 15, -16: 16, -32: 21, -64: 26, -91: 29, -128: 31, -200: 31},
 }  # fmt: skip
-
-
-def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-    """The equation, with ⌊(B−E) ln(r/E) / ln(M/E)⌋ ≥ j decided as (r/E)^(B−E) ≥ (M/E)^j."""
-    count = num_buckets // 2 if bidirectional else num_buckets
-    distance = abs(r) if bidirectional else max(-r, 0)
-    exact = count // 2
-    bucket = distance
-    if distance >= exact:
-        power = Fraction(distance, exact) ** (count - exact)
-        bucket = exact
-        while bucket < count - 1 and power >= Fraction(max_distance, exact) ** (bucket + 1 - exact):
-            bucket += 1
-    return bucket + (count if bidirectional and r > 0 else 0)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -474,7 +472,7 @@ def test_F1_45_no_key_is_rewarded(heads: int, m: int, length: int, start: int) -
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
-def test_F1_47_alibi_precision(cast) -> None:  # type: ignore[no-untyped-def]
+def test_F1_47_alibi_precision(cast: Callable[[Holder], Holder]) -> None:
     model = cast(Holder())
     assert printed(model.slopes[8:9], [0.70710678], digits=8)
     bias = alibi(torch.tensor([1000]), torch.tensor([0]), model.slopes)

@@ -93,8 +93,10 @@ def silence_thebe(app: Sphinx, config: Config) -> None:
 
 def harden_page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     context["css_files"] = [file for file in context["css_files"] if "sphinx-thebe" not in str(file.filename)]
-    # docutils marks references with a role that WAI-ARIA has dropped, inside a list that lacks list items.
-    context["body"] = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
+    # docutils marks references with a role that WAI-ARIA has dropped, inside a list that lacks list items; and it makes
+    # a header of a table's empty corner.
+    body = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
+    context["body"] = body.replace('<th class="head"><p></p></th>', "<td></td>")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />'
     context["metatags"] = policy + context.get("metatags", "")
 

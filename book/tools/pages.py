@@ -131,16 +131,14 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
     """One callable."""
     prose, sections = parse(inspect.getdoc(value) or "")
     lines = [
-        f"(api-{module_name.split('.')[-1]}-{name})=",
+        f"({api_label(module_name, name)})=",
         f"### `{name}`\n",
         "```python",
         signature(name, value),
         "```\n",
     ]
-    lines += [
-        escape(paragraph) + "\n" if not paragraph.startswith(" ") else f"```text\n{paragraph}\n```\n"
-        for paragraph in prose
-    ]
+    for paragraph in prose:
+        lines += ["```text", paragraph, "```\n"] if paragraph.startswith(" ") else [escape(paragraph) + "\n"]
     for title in ("Equation", "Shapes"):
         text = inspect.cleandoc("\n".join(sections.get(title, ["none"])))
         if text != "none":
@@ -283,8 +281,8 @@ def ledger() -> str:
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         + f"). Open: {len(known) - len(rows)}.\n",
         '<div class="posenc-ledger">\n',
-        "| Claim | Section | What the article says | Verdict | What we found |",
-        "|---|---|---|---|---|",
+        "| Claim | What the article says | What we found |",
+        "|---|---|---|",
     ]
     for claim in known.values():
         row = rows.get(claim.id)
@@ -294,7 +292,7 @@ def ledger() -> str:
             found = escape(row["note"])
         else:
             link, verdict, found = claim.id, '<span class="posenc-badge" data-verdict="open">open</span>', ""
-        page.append(f"| {link} | {claim.section} | {escape(claim.statement)} | {verdict} | {found} |")
+        page.append(f"| {link} {verdict} | §{claim.section} {escape(claim.statement)} | {found} |")
     return "\n".join([*page, "\n</div>\n"])
 
 

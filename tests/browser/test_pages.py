@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -99,10 +100,15 @@ def overflow(reader: Reader, visit: Visit) -> Iterator[str]:
 
 def accessibility(reader: Reader, visit: Visit) -> Iterator[str]:
     for violation in Axe().run(visit.page).response["violations"]:
-        known = THEME_FAULTS.get(violation["id"])
         for node in violation["nodes"]:
-            if not (known and re.search(known, node["html"])):
+            if not known(visit, violation["id"], node):
                 yield f"axe: {violation['id']}: {node['html'][:200]}"
+
+
+def known(visit: Visit, rule: str, node: dict[str, Any]) -> bool:
+    if rule == "empty-table-header":  # axe does not read the MathML that MathJax gives to screen readers
+        return visit.page.locator(node["target"][0]).locator("mjx-assistive-mml").count() > 0
+    return rule in THEME_FAULTS and bool(re.search(THEME_FAULTS[rule], node["html"]))
 
 
 def pages_with(marker: str) -> list[str]:
