@@ -41,6 +41,12 @@ def tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
+def rounds_to(actual: Tensor, exact: Tensor, error: Tensor | float = 0.0) -> bool:
+    """Whether `actual` is what some number within `error` of `exact` rounds to, in the dtype of `actual`."""
+    low, high = (exact - error).to(actual.dtype), (exact + error).to(actual.dtype)
+    return bool(((low <= actual) & (actual <= high)).all())
+
+
 def tolerance(x: Tensor) -> float:
     """How far two ways to the same attention may be apart in float64, by rounding alone.
 

@@ -26,6 +26,7 @@ from helpers import (
     fake_device,
     layer,
     normal,
+    rounds_to,
     tolerance,
 )
 from hypothesis import given
@@ -317,9 +318,8 @@ def test_F1_18_the_rotation_does_not_depend_on_the_input_dtype(dtype: torch.dtyp
         arange(8, offset=start),
     )
     exact = rope(at, torch.float64)(x.double())
-    single = torch.finfo(torch.float32).eps / 2  # the table, two products and a sum, in float32: four roundings
-    bound = torch.finfo(dtype).eps / 2 * exact.abs() + 4 * single * 2 * float(x.abs().max())
-    assert bool(((rope(at)(x).double() - exact).abs() <= bound).all())
+    # The table, two products and a sum, in float32: four roundings of at most |a| + |b|.
+    assert rounds_to(rope(at)(x), exact, 4 * torch.finfo(torch.float32).eps / 2 * 2 * float(x.abs().max()))
 
 
 CASTS = {
@@ -481,11 +481,10 @@ def test_F1_47_alibi_precision(cast: Callable[[Holder], Holder]) -> None:
 
 @given(heads=st.integers(1, 24), dtype=st.sampled_from(FLOATS), m=st.integers(0, 60_000))
 def test_F1_47_the_product_is_rounded_last(heads: int, dtype: torch.dtype, m: int) -> None:
-    bias = alibi(torch.tensor([m]), torch.tensor([0]), alibi_slopes(heads), dtype=dtype).double()[0, :, 0, 0]
+    bias = alibi(torch.tensor([m]), torch.tensor([0]), alibi_slopes(heads), dtype=dtype)[0, :, 0, 0]
     exact = -alibi_slopes(heads) * m
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    unit = torch.finfo(dtype).eps / 2 + 2 * torch.finfo(compute).eps / 2  # the result; the slope and the product
-    assert bool(((bias - exact).abs() <= unit * exact.abs() + torch.finfo(dtype).smallest_normal).all())
+    assert rounds_to(bias, exact, 2 * torch.finfo(compute).eps / 2 * exact.abs())  # the slope and the product
 
 
 def test_F1_49_masked_rows() -> None:
@@ -541,25 +540,32 @@ def test_F1_53_sinusoid_odd_dim() -> None:
     assert printed(out, [0.841471, 0.540302, 0.025116, 0.999685, 0.000631])
 
 
-@given(d=st.integers(1, 33), m=st.integers(-(10**4), 10**6), base=st.floats(2, 1e6))
-def test_F1_53_every_dimension_has_a_sinusoid(d: int, m: int, base: float) -> None:
+def position(m: float) -> Tensor:
+    return torch.tensor([m], dtype=torch.int64 if isinstance(m, int) else torch.float64)
+
+
+times = st.one_of(st.integers(-(10**4), 10**9), st.floats(-1e4, 1e6))
+
+
+@given(d=st.integers(1, 33), m=times, base=st.floats(2, 1e6))
+def test_F1_53_every_dimension_has_a_sinusoid(d: int, m: float, base: float) -> None:
     angles = [m * base ** (-2 * i / d) for i in range((d + 1) // 2)]
     cells = [f(angle) for angle in angles for f in (math.sin, math.cos)][:d]
     sines, cosines = cells[::2], cells[1::2]
-    at, unit = torch.tensor([m]), 4 * EPS * (1 + abs(m))
+    at, unit = position(m), 4 * EPS * (1 + abs(m))
     paper = sinusoidal(at, d, base, dtype=torch.float64)[0]
     concatenated = sinusoidal(at, d, base, layout="concatenated", dtype=torch.float64)[0]
     assert max_error(paper, torch.tensor(cells, dtype=torch.float64)) <= unit
     assert max_error(concatenated, torch.tensor(sines + cosines, dtype=torch.float64)) <= unit
 
 
-@given(d=st.integers(4, 33), m=st.integers(0, 10**6))
-def test_F1_53_tensor2tensor_has_a_zero_column(d: int, m: int) -> None:
+@given(d=st.integers(4, 33), m=times)
+def test_F1_53_tensor2tensor_has_a_zero_column(d: int, m: float) -> None:
     half = d // 2
     angles = [m * 10_000.0 ** (-j / (half - 1)) for j in range(half)]
     cells = [*map(math.sin, angles), *map(math.cos, angles), *[0.0] * (d % 2)]
-    out = sinusoidal_tensor2tensor(torch.tensor([m]), d, dtype=torch.float64)[0]
-    assert max_error(out, torch.tensor(cells, dtype=torch.float64)) <= 4 * EPS * (1 + m)
+    out = sinusoidal_tensor2tensor(position(m), d, dtype=torch.float64)[0]
+    assert max_error(out, torch.tensor(cells, dtype=torch.float64)) <= 4 * EPS * (1 + abs(m))
 
 
 def test_F1_55_sinusoid_formula() -> None:

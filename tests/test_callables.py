@@ -26,6 +26,7 @@ from helpers import (
     item,
     normal,
     public,
+    rounds_to,
     tensors,
 )
 from torch import Tensor, nn
@@ -304,10 +305,8 @@ def assert_accurate(case: Case, inputs: Inputs, outputs: Any, compute: torch.dty
         if not actual.is_floating_point():
             assert torch.equal(actual, exact)
             continue
-        result = torch.finfo(actual.dtype)
-        bound = torch.finfo(compute).eps / 2 * case.noise(inputs, exact)
-        bound = bound + result.eps / 2 * (exact.abs() + bound) + result.smallest_normal * result.eps / 2
-        assert bool(((actual.double() - exact).abs() <= bound).all()), float((actual.double() - exact).abs().max())
+        error = torch.finfo(compute).eps / 2 * case.noise(inputs, exact)
+        assert rounds_to(actual, exact, error), f"off by {float((actual.double() - exact).abs().max())}"
 
 
 def test_the_table_has_every_public_callable() -> None:

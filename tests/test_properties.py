@@ -262,6 +262,8 @@ def test_masks_are_their_loops(m: list[int], n: list[int], size: int) -> None:
     assert window(q, k, size).tolist() == loop(lambda a, b: abs(b - a) < size)
     assert same_document(q, k).tolist() == loop(lambda a, b: a == b)
     assert (causal(q, k) & window(q, k, size)).tolist() == loop(lambda a, b: a - size < b <= a)
+    assert torch.equal(causal(q / 2, k / 2), causal(q, k))  # positions between integers
+    assert torch.equal(window(q / 2, k / 2, size), window(q, k, 2 * size))
     batch = torch.stack((q, q + 1))
     for mask in (relative, causal, same_document, partial(window, size=size)):
         assert torch.equal(mask(batch, k), torch.stack([mask(row, k) for row in batch])[:, None])
