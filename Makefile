@@ -3,6 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 PORT ?= 8000
 export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest

@@ -29,9 +29,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from posenc_lib import properties
+from posenc_lib import scheme as schemes
 from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document, window
-from posenc_lib.bias import t5_bucket, t5_bucket_edges
-from posenc_lib.embedding import sinusoidal, sinusoidal_tensor2tensor
+from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
+from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies, octave_frequencies, wavelengths
 from posenc_lib.positions import arange, documents, packed, relative
 from posenc_lib.properties import max_error
@@ -47,7 +48,7 @@ layouts = st.sampled_from(LAYOUTS)
 # ---- one table: property by scheme
 
 EMBEDDINGS = ("sinusoidal", "sinusoidal, concatenated", "sinusoidal, tensor2tensor", "learned")
-T5 = ("T5, causal", "T5, bidirectional")
+T5S = ("T5, causal", "T5, bidirectional")
 ROPES = ("RoPE", "RoPE, half", "RoPE, partial", "RoPE, attention factor")
 
 
@@ -147,7 +148,7 @@ TABLE: dict[str, tuple[Callable[[PositionScheme, Tensor, Tensor, int], float], d
         decays_with_distance,
         dict.fromkeys(ROPES, "its cosines turn back up")
         | dict.fromkeys(EMBEDDINGS, "dot products of its vectors rise again")
-        | dict.fromkeys(T5, "its numbers are learned"),
+        | dict.fromkeys(T5S, "its numbers are learned"),
     ),
 }
 
@@ -214,7 +215,7 @@ def score(name: str, q: list[float], k: list[float], h: int, m: int, n: int) -> 
         content *= 1.25**2 if name == "RoPE, attention factor" else 1
     if name == "ALiBi":
         return content * scale - 2.0 ** (-8 * (h + 1) / HEADS) * abs(n - m)
-    if name in T5:
+    if name in T5S:
         both, table = name == "T5, bidirectional", SCHEMES[name].bias
         assert isinstance(table, nn.Module)
         return content + float(
@@ -401,6 +402,38 @@ def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0, scale: fl
     return (q @ k.mT * scale + bias).softmax(-1) @ v
 
 
+def test_named_schemes_hand_on_their_arguments() -> None:
+    at, q = arange(5), QKV[0]
+    draw = partial(torch.Generator().manual_seed, 3)
+    embed = schemes.sinusoidal(9, 50.0, layout="concatenated").embedding
+    assert torch.equal(embed(at), sinusoidal(at, 9, 50.0, layout="concatenated"))
+    table = schemes.learned(7, 3, generator=draw()).embedding
+    assert torch.equal(table.table, LearnedEmbedding(7, 3, generator=draw()).table)
+    turned = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(q, q, at, at)
+    expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(q, q, at, at)
+    assert all(map(torch.equal, turned, expected))
+    assert torch.equal(schemes.alibi(6).bias(at, at), alibi(at, at, alibi_slopes(6)))
+    sizes = {"bidirectional": True, "std": 0.3, "num_buckets": 8, "max_distance": 20}
+    learned, same = schemes.t5(3, **sizes, generator=draw()), T5Bias(3, **sizes, generator=draw())
+    assert torch.equal(learned.bias(at, 4 * at), same(at, 4 * at))
+
+
+@pytest.mark.parametrize("std", [0.02, 1.0])
+def test_tables_are_drawn_as_the_docstring_says(std: float) -> None:
+    draw = partial(torch.Generator().manual_seed, 3)
+    tables = [
+        LearnedEmbedding(100, 40, std=std, generator=draw()).table,
+        T5Bias(40, bidirectional=True, std=std, num_buckets=100, max_distance=200, generator=draw()).table,
+    ]
+    drawn = torch.randn(100, 40, generator=draw()) * std
+    state = torch.get_rng_state()
+    for table in tables:
+        assert isinstance(table, nn.Parameter)
+        assert torch.equal(table.detach(), drawn)
+    LearnedEmbedding(4, 2, generator=draw())
+    assert torch.equal(torch.get_rng_state(), state)  # a generator of one's own leaves the global one alone
+
+
 def test_places_are_used_in_the_order_of_the_equation() -> None:
     q, k, v = QKV
     seen: list[str] = []
@@ -524,7 +557,7 @@ PROBES: dict[str, tuple[Callable[[PositionScheme], float], PositionScheme]] = {
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name not in EMBEDDINGS])
 def test_probes_are_zero_for_schemes_of_the_library(probe: str, name: str) -> None:
     measure, _ = PROBES[probe]
-    if probe == "relative_error" and name in T5:
+    if probe == "relative_error" and name in T5S:
         with pytest.raises(TypeError, match="must be integers"):  # T5 has no half positions
             measure(SCHEMES[name])
         return
