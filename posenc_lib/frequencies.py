@@ -95,7 +95,8 @@ def wavelengths(frequencies: Tensor) -> Tensor:
 
     Chapter: 04
     """
-    return 2 * math.pi / _checks.floating_tensor("frequencies", frequencies, least_dims=1)
+    frequencies = _checks.floating_tensor("frequencies", frequencies, least_dims=1)
+    return (2 * math.pi / frequencies.to(_checks.at_least_float32(frequencies.dtype))).to(frequencies.dtype)
 
 
 def cos_sin(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -116,8 +117,7 @@ def cos_sin(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torc
     """
     positions = _checks.position_tensor("positions", positions)
     _checks.floating_dtype("dtype", dtype)
-    if _checks.floating_tensor("frequencies", frequencies, least_dims=1).dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"frequencies must be float64 or float32, got {frequencies.dtype}")
+    _checks.vector("frequencies", frequencies, "n")
     # Apple's mps has no float64: there the table is made on the CPU, rounded, and then moved.
     workplace = torch.device("cpu") if positions.device.type == "mps" else positions.device
     angles = positions.to(workplace, torch.float64)[..., None] * frequencies.to(workplace, torch.float64)

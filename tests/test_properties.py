@@ -587,7 +587,7 @@ def test_probes_of_functions_and_matrices() -> None:
 
 MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
     "actual and expected must have one shape": lambda: max_error(torch.ones(2), torch.ones(1, 2)),
-    "must have one shape": lambda: properties.equivariance_error(
+    "must keep the number of tokens": lambda: properties.equivariance_error(
         lambda x: x[:1], torch.ones(3, 2), torch.tensor([2, 1, 0])
     ),
     "matrix must have at least two": lambda: properties.toeplitz_error(torch.ones(1, 5)),
