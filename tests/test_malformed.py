@@ -196,7 +196,11 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, list[tuple[A
         },
     ),
     "rotary.RoPE, called": (ROPE.__call__, {"positions": (arange(4), OF_ATTENTION), "dtype": (torch.float32, DTYPE)}),
-    "rotary.RoPE, transform": (ROPE.transform, QKV | QK_AT),
+    "rotary.RoPE, transform": (
+        ROPE.transform,
+        {name: (FOUR, [*CONTENT, (torch.ones(4), ValueError), (torch.ones(5, WIDTH), ValueError)]) for name in "qk"}
+        | QK_AT,
+    ),
     "rotary.Rotation": (
         Rotation,
         {

@@ -113,7 +113,8 @@ class RoPE:
     """Rotary position embedding: rotate query and key by their own positions; the score sees their difference.
 
     Equation: (R_m q)ᵀ (R_n k) = qᵀ R_{n−m} k,  R_m = ⊕_i rotation by m ω_i      (su2021 eq. 14–16, 34)
-    Shapes: positions (T,) or (B, T) → a `Rotation`;  q (B, H, Tq, d), k (B, Hk, Tk, d) → the same shapes
+    Shapes: positions (T,) or (B, T) → a `Rotation`;  q (..., Tq, d), k (..., Tk, d) → the same shapes, with batched
+        positions q (B, H, Tq, d), k (B, Hk, Tk, d)
 
     `rope(positions)` gives the rotation as a value, to be made once and applied in every layer. `rope.transform` is
     the same as one call on query and key. Nothing is cached, so no cast or copy of a model can spoil it.
@@ -148,7 +149,9 @@ class RoPE:
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each rotated by its own positions; float64 tensors get float64 tables."""
-        dtype = _checks.at_least_float32(_checks.heads_tensor("q", q).dtype, _checks.heads_tensor("k", k).dtype)
+        for name, x in (("q", q), ("k", k)):
+            _checks.floating_tensor(name, x, least_dims=2)
+        dtype = _checks.at_least_float32(q.dtype, k.dtype)
         q_rotation = self(_checks.attention_positions("q_positions", q_positions), dtype)
         k_rotation = self(_checks.attention_positions("k_positions", k_positions), dtype)
         q_rotation._check(q, "q", "q_positions")
