@@ -42,8 +42,8 @@ def alibi(q_positions: Tensor, k_positions: Tensor, slopes: Tensor, *, dtype: to
     Equation: b_h(m, n) = −s_h |n − m|      (press2022 §3; causal there, symmetric here, equal under a causal mask)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    Bloom and others add +s_h n instead: the same softmax, since −s_h m is one constant for a row. Their n must then be
-    counted without padding.
+    Bloom and others add +s_h n instead: the same softmax, since −s_h m is one constant for a row. In 16 bits that form
+    loses the small distances, because s_h n is large where this bias is small.
 
     Args:
         q_positions: positions m of the queries.
