@@ -3,10 +3,10 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 PORT ?= 8000
 export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-BUILD := $(BIN)/jupyter-book build . -W -n --keep-going
 WORKERS ?= 2
 
 # Names the step before it runs, and again if it fails.
@@ -32,7 +32,7 @@ help:  ## print the targets
 	@touch .venv/book $@
 
 book: .venv/book  ## render the book (needs no torch)
-	$(call step,render the book,$(BIN)/jupyter-book build . --quiet)
+	$(call step,render the book,rm -rf _build/html && $(BIN)/jupyter-book build . --all --quiet)
 	@echo "Open $(CURDIR)/_build/html/index.html"
 
 serve: book  ## render the book and show it on localhost
@@ -62,7 +62,7 @@ colab: .venv/all  ## one notebook alone in an environment like Colab's
 	$(call step,an environment like Colab's,$(PYTEST) -q tests/test_colab.py -m slow)
 
 build: .venv/book  ## render the book with every warning an error
-	$(call step,strict build,$(BUILD) --all --quiet)
+	$(call step,strict build,rm -rf _build/html && $(BIN)/jupyter-book build . --all -W -n --keep-going --quiet)
 
 browser: .venv/all build  ## look at every page in a browser
 	$(call step,pages,$(PYTEST) -q -n $(WORKERS) tests/test_build.py tests/browser)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 def readable(tensor: Tensor) -> bool:
@@ -17,6 +18,7 @@ def readable(tensor: Tensor) -> bool:
     """
     return (
         not torch.compiler.is_compiling()
+        and _get_current_dispatch_mode() is None  # fake tensors, tracing
         and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -56,6 +58,13 @@ def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
     return cast(str, value)
 
 
+def boolean(name: str, value: Any) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def floating_dtype(name: str, value: Any) -> torch.dtype:
     """`value` if it is a floating-point dtype."""
     if not (isinstance(value, torch.dtype) and value.is_floating_point):
@@ -70,6 +79,26 @@ def floating_tensor(name: str, value: Any, *, least_dims: int) -> Tensor:
     if value.dim() < least_dims:
         raise ValueError(f"{name} must have at least {least_dims} dimensions, got shape {tuple(value.shape)}")
     return value
+
+
+def vector(name: str, value: Any, size: str) -> Tensor:
+    """`value` if it is a non-empty vector of finite numbers in float32 or float64; `size` names its length."""
+    numbers = floating_tensor(name, value, least_dims=1)
+    if numbers.dim() != 1 or numbers.numel() == 0:
+        raise ValueError(f"{name} must have shape ({size},) with at least one number, got {tuple(numbers.shape)}")
+    if numbers.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name} must be float64 or float32, got {numbers.dtype}")
+    if readable(numbers) and not bool(numbers.isfinite().all()):
+        raise ValueError(f"{name} must be finite, got {numbers[~numbers.isfinite()][0].item()}")
+    return numbers
+
+
+def heads_tensor(name: str, value: Any) -> Tensor:
+    """`value` if it is a floating-point tensor of shape (B, H, T, d) with at least one head."""
+    x = floating_tensor(name, value, least_dims=4)
+    if x.dim() != 4 or x.shape[1] == 0:
+        raise ValueError(f"{name} must have shape (B, H, T, d) with at least one head, got {tuple(x.shape)}")
+    return x
 
 
 def position_tensor(name: str, value: Any) -> Tensor:
@@ -99,6 +128,17 @@ def attention_positions(name: str, value: Any) -> Tensor:
     if positions.dim() > 2:
         raise ValueError(f"{name} must have shape (T,) or (B, T), got {tuple(positions.shape)}")
     return positions
+
+
+def crossed(q_name: str, q_positions: Any, k_name: str, k_positions: Any) -> tuple[Tensor, Tensor]:
+    """Two rows of positions as a column and a row: (Tq, 1), (1, Tk), or with a batch (B, 1, Tq, 1), (B, 1, 1, Tk)."""
+    m, n = attention_positions(q_name, q_positions), attention_positions(k_name, k_positions)
+    if m.dim() == n.dim() == 1:
+        return m[:, None], n[None, :]
+    if m.dim() == n.dim() and m.shape[0] != n.shape[0]:
+        raise ValueError(f"{q_name} and {k_name} must have the same batch, got {m.shape[0]} and {n.shape[0]}")
+    m, n = (x if x.dim() == 2 else x[None] for x in (m, n))
+    return m[:, None, :, None], n[:, None, None, :]
 
 
 def token_mask(name: str, value: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """Inverse frequencies, wavelengths, and the tables of cosines and sines made from them.
 
 θ is the base, ω_i the (angular) frequency of pair i in radians per position, λ_i = 2π/ω_i its wavelength in positions.
+Constants are made on the CPU whatever the default device, so that a model built on "meta" has real ones.
 All of it is float64. A table is rounded once, when it is made: at position 1,000,000 a table computed in float32 is
 wrong in the second decimal, one computed in float64 and rounded is right to the last bit of float32.
 """
@@ -33,7 +34,7 @@ def inverse_frequencies(dim: int, base: float = 10000.0) -> Tensor:
     """
     _checks.even_dimension("dim", dim)
     _checks.positive("base", base)
-    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)
 
 
 def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
@@ -58,7 +59,7 @@ def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
     _checks.whole_number("dim", dim, least=4)
     _checks.positive("base", base)
     half = dim // 2
-    return base ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
+    return base ** (-torch.arange(half, dtype=torch.float64, device="cpu") / (half - 1))
 
 
 def octave_frequencies(count: int) -> Tensor:
@@ -77,7 +78,7 @@ def octave_frequencies(count: int) -> Tensor:
     Chapter: 04
     """
     _checks.whole_number("count", count, least=1)
-    return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64)
+    return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64, device="cpu")
 
 
 def wavelengths(frequencies: Tensor) -> Tensor:
@@ -94,7 +95,8 @@ def wavelengths(frequencies: Tensor) -> Tensor:
 
     Chapter: 04
     """
-    return 2 * math.pi / _checks.floating_tensor("frequencies", frequencies, least_dims=1)
+    frequencies = _checks.floating_tensor("frequencies", frequencies, least_dims=1)
+    return (2 * math.pi / frequencies.to(_checks.at_least_float32(frequencies.dtype))).to(frequencies.dtype)
 
 
 def cos_sin(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -115,8 +117,7 @@ def cos_sin(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torc
     """
     positions = _checks.position_tensor("positions", positions)
     _checks.floating_dtype("dtype", dtype)
-    if _checks.floating_tensor("frequencies", frequencies, least_dims=1).dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"frequencies must be float64 or float32, got {frequencies.dtype}")
+    _checks.vector("frequencies", frequencies, "n")
     # Apple's mps has no float64: there the table is made on the CPU, rounded, and then moved.
     workplace = torch.device("cpu") if positions.device.type == "mps" else positions.device
     angles = positions.to(workplace, torch.float64)[..., None] * frequencies.to(workplace, torch.float64)

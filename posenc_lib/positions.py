@@ -84,6 +84,8 @@ def after_mask(mask: Tensor, steps: int = 1, *, first: int = 0) -> Tensor:
 def _lengths(lengths: Sequence[int]) -> list[int]:
     if isinstance(lengths, Tensor):
         raise TypeError("lengths must be a list of ints (a size can't depend on tensor values); use lengths.tolist()")
+    if not isinstance(lengths, Sequence) or isinstance(lengths, str):
+        raise TypeError(f"lengths must be a list of ints, got {lengths!r}")
     if len(lengths) == 0:
         raise ValueError("lengths must name at least one document, got none")
     return [_checks.whole_number(f"lengths[{i}]", length, least=1) for i, length in enumerate(lengths)]
@@ -140,15 +142,8 @@ def relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
     Chapter: notation
     """
-    m = _checks.attention_positions("q_positions", q_positions)
-    n = _checks.attention_positions("k_positions", k_positions)
-    if m.dim() == n.dim() == 1:
-        return n[None, :] - m[:, None]
-    if m.dim() == n.dim() and m.shape[0] != n.shape[0]:
-        raise ValueError(f"q_positions and k_positions must have the same batch, got {m.shape[0]} and {n.shape[0]}")
-    m = m if m.dim() == 2 else m[None]
-    n = n if n.dim() == 2 else n[None]
-    return (n[:, None, :] - m[:, :, None])[:, None]
+    m, n = _checks.crossed("q_positions", q_positions, "k_positions", k_positions)
+    return n - m
 
 
 # ---- grids

@@ -54,7 +54,10 @@ def equivariance_error(function: Callable[[Tensor], Tensor], x: Tensor, permutat
     Source: yun2020
     Chapter: 01
     """
-    return max_error(function(x[..., permutation, :]), function(x)[..., permutation, :])
+    outputs = function(x)
+    if outputs.shape[-2] != x.shape[-2]:
+        raise ValueError(f"function must keep the number of tokens, {x.shape[-2]}; it returned {outputs.shape[-2]}")
+    return max_error(function(x[..., permutation, :]), outputs[..., permutation, :])
 
 
 def relative_error(scheme: PositionScheme, q: Tensor, k: Tensor, *, positions: Tensor, shift: float) -> float:

@@ -27,8 +27,8 @@ class PositionScheme:
         bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
         mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
 
-    An encoding that depends on hidden states takes them as two more arguments, `q_x` (B, Tq, D) and `k_x` (B, Tk, D), in
-    `transform`, `bias` or `scores`; `attention` hands them on when it is given them.
+    An encoding that depends on hidden states takes two more arguments in `transform`, `bias` or `scores`: `q_x`
+    (B, Tq, D) and `k_x` (B, Tk, D). `attention` hands them on when it is given them.
 
     Args:
         name: what people call it.
@@ -39,6 +39,9 @@ class PositionScheme:
         values: place 4. `values(weights, v, q_positions, k_positions)` in place of the sum Σ α v.
         mask: place 5. `mask(q_positions, k_positions)`.
         scale: factor of the score before the bias; None is 1/√d. T5 sets 1.
+
+    Raises:
+        TypeError, ValueError: an empty name, a field that can't be called, a scale that is not above 0.
 
     Chapter: 03
     """
@@ -84,12 +87,15 @@ def sinusoidal(dim: int, base: float = 10000.0, *, layout: str = "interleaved") 
         base: θ.
         layout: as in `embedding.sinusoidal`.
 
+    Raises:
+        TypeError, ValueError: as `embedding.sinusoidal`.
+
     Source: vaswani2017
     Chapter: 04
     """
-    return PositionScheme(
-        "sinusoidal", embedding=partial(embedding_place.sinusoidal, dim=dim, base=base, layout=layout)
-    )
+    table = partial(embedding_place.sinusoidal, dim=dim, base=base, layout=layout)
+    table(torch.zeros(1, dtype=torch.int64, device="cpu"))  # raises now rather than in the first forward
+    return PositionScheme("sinusoidal", embedding=table)
 
 
 def learned(num_positions: int, dim: int, *, generator: torch.Generator | None = None) -> PositionScheme:
@@ -130,9 +136,12 @@ def rope(
     Source: su2021
     Chapter: 10
     """
-    width = head_dim if rotary_dim is None else rotary_dim
-    if _checks.even_dimension("rotary_dim", width) > _checks.whole_number("head_dim", head_dim, least=1):
-        raise ValueError(f"rotary_dim must be at most head_dim = {head_dim}, got {width}")
+    if rotary_dim is None:
+        width = _checks.even_dimension("head_dim", head_dim)
+    else:
+        width = _checks.even_dimension("rotary_dim", rotary_dim)
+        if width > _checks.whole_number("head_dim", head_dim, least=1):
+            raise ValueError(f"rotary_dim must be at most head_dim = {head_dim}, got {width}")
     return PositionScheme("RoPE", transform=RoPE(inverse_frequencies(width, base), layout=layout).transform)
 
 

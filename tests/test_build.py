@@ -79,7 +79,9 @@ def test_sitemap_lists_every_chapter() -> None:
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_page_names_itself_to_others(chapter: str) -> None:
-    properties = {attributes.get("property"): attributes.get("content") for _, attributes in read(f"{chapter}.html").tags}
+    properties = {
+        attributes.get("property"): attributes.get("content") for _, attributes in read(f"{chapter}.html").tags
+    }
     assert properties["og:url"] == f"{BASE}{chapter}.html"
     assert properties["og:site_name"] == CONFIG["title"]
 

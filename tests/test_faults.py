@@ -65,8 +65,8 @@ FAULTS = {
     ),
     "wrong exponent": Fault(
         "frequencies.py",
-        "torch.arange(0, dim, 2, dtype=torch.float64) / dim)",
-        "torch.arange(0, dim, 2, dtype=torch.float64) / (dim - 2))",
+        'return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)',
+        'return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / (dim - 2))',
         ROPE,
     ),
     "bias transposed": Fault(
@@ -89,8 +89,8 @@ FAULTS = {
     ),
     "slope off by one": Fault(
         "bias/alibi.py",
-        "torch.arange(1, count + 1, dtype=torch.float64)",
-        "torch.arange(count, dtype=torch.float64)",
+        "torch.arange(1, count + 1, dtype=torch.float64",
+        "torch.arange(count, dtype=torch.float64",
         CONVENTIONS,
     ),
     "positions in bfloat16": Fault(

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,18 +102,22 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+@cache
+def original(kind: str) -> str:
+    return described(*DRAW[kind])
+
+
 @pytest.mark.parametrize("kind", DRAW)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_figure_of_other_data_is_described_differently(kind: str, change: str) -> None:
     plot, data = DRAW[kind]
-    assert not comparison.text_close(described(plot, data), described(plot, CHANGES[change](data)))
+    assert not comparison.text_close(original(kind), described(plot, CHANGES[change](data)))
 
 
 @pytest.mark.parametrize("kind", DRAW)
 def test_the_description_survives_the_rounding_of_another_machine(kind: str) -> None:
     plot, data = DRAW[kind]
-    stored = described(plot, data)
-    assert all(comparison.text_close(stored, described(plot, noise(data, seed))) for seed in range(5))
+    assert all(comparison.text_close(original(kind), described(plot, noise(data, seed))) for seed in range(5))
 
 
 @pytest.mark.parametrize(

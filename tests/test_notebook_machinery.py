@@ -232,7 +232,13 @@ def outputs_of(path: Path) -> list[list]:
     return [cell.outputs for cell in nbformat.read(path, as_version=4).cells]
 
 
-def test_refresh_writes_only_what_the_cells_say_and_return(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_refresh_writes_only_what_the_cells_say_and_return(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "kernels" / "python3" / "kernel.json"  # a kernel of another environment, under the usual name
+    other.parent.mkdir(parents=True)
+    other.write_text(json.dumps({"argv": ["false"], "display_name": "Other", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     path = write(
         tmp_path / "a.ipynb",
         new_markdown_cell("# Title", metadata={"slideshow": 1}),
@@ -243,11 +249,14 @@ def test_refresh_writes_only_what_the_cells_say_and_return(tmp_path: Path, capsy
         cell("import ipywidgets; ipywidgets.IntSlider(description='n')", count=None),
         cell("1 / 0", tags=["raises-exception"]),
         cell("print(os.getcwd(), sys.executable, os.environ['OMP_NUM_THREADS'])"),
+        new_markdown_cell("Text"),
+        cell("1;"),
+        cell("1;"),
     )
     raw = json.loads(path.read_text())
     raw["metadata"] = {"widgets": {}, "kernelspec": {"name": "other", "display_name": "", "language": "R"}}
     raw["cells"][0]["id"] = "kept"
-    raw["cells"][1]["id"] = "kept"
+    raw["cells"][6]["id"] = "kept"
     del raw["cells"][2]["id"]
     path.write_text(json.dumps(raw))
 
@@ -256,10 +265,17 @@ def test_refresh_writes_only_what_the_cells_say_and_return(tmp_path: Path, capsy
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor, notebook.metadata) == (4, 5, refresh.METADATA)
-    assert [c.metadata for c in notebook.cells] == [{}, {"tags": ["a"]}, {}, {}, {"tags": ["raises-exception"]}, {}]
-    assert [c.get("execution_count") for c in notebook.cells] == [None, 1, None, 2, 3, 4]
+    assert [c.metadata for c in notebook.cells] == [
+        {},
+        {"tags": ["a"]},
+        {},
+        {},
+        {"tags": ["raises-exception"]},
+        *[{}] * 4,
+    ]
+    assert [c.get("execution_count") for c in notebook.cells] == [None, 1, None, 2, 3, 4, None, 5, 6]
     assert notebook.cells[0].id == "kept"
-    assert len({c.id for c in notebook.cells}) == 6
+    assert len({c.id for c in notebook.cells}) == 9
     outputs = [c.get("outputs") for c in notebook.cells]
     assert outputs[1] == stream("1\n2\n")
     [widget] = outputs[3]

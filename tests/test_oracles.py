@@ -142,7 +142,7 @@ def alibi_bias_bloom(p: dict[str, Any], x: dict[str, Any]) -> Fields:
 
 def alibi_bias_falcon_bf16(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     # The peer is the coarser side: it rounds slopes and products to bfloat16, and so must we, to compare.
-    coarse = alibi_slopes(p["num_heads"]).bfloat16()
+    coarse = alibi_slopes(p["num_heads"]).bfloat16().float()
     return {"alibi": alibi_of_keys(torch.tensor(x["attention_mask"]), coarse, torch.bfloat16).float()}
 
 

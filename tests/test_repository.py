@@ -104,6 +104,15 @@ def test_notebook_prose_uses_standard_tex_and_no_relative_pictures():
                 assert not any("text/latex" in output.get("data", {}) for output in cell["outputs"]), path.name
 
 
+def test_notebooks_import_only_what_colab_has():
+    allowed = {"torch", "numpy", "matplotlib", "sympy", "posenc_lib", "ipywidgets"} | sys.stdlib_module_names
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(text_of(path))["cells"]:
+            if cell["cell_type"] == "code":
+                imported = re.findall(r"^\s*(?:import|from)\s+(\w+)", "".join(cell["source"]), re.MULTILINE)
+                assert set(imported) <= allowed, f"{path.name} imports {set(imported) - allowed}"
+
+
 def test_citations_exist_in_the_bibliography():
     keys = set(re.findall(r"@\w+\{([\w.-]+),", text_of(ROOT / "book" / "references.bib")))
     pages = [*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "book").glob("*.md")]

@@ -131,16 +131,14 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
     """One callable."""
     prose, sections = parse(inspect.getdoc(value) or "")
     lines = [
-        f"(api-{module_name.split('.')[-1]}-{name})=",
+        f"({api_label(module_name, name)})=",
         f"### `{name}`\n",
         "```python",
         signature(name, value),
         "```\n",
     ]
-    lines += [
-        escape(paragraph) + "\n" if not paragraph.startswith(" ") else f"```text\n{paragraph}\n```\n"
-        for paragraph in prose
-    ]
+    for paragraph in prose:
+        lines += ["```text", paragraph, "```\n"] if paragraph.startswith(" ") else [escape(paragraph) + "\n"]
     for title in ("Equation", "Shapes"):
         text = inspect.cleandoc("\n".join(sections.get(title, ["none"])))
         if text != "none":
@@ -283,27 +281,30 @@ def ledger() -> str:
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         + f"). Open: {len(known) - len(rows)}.\n",
         '<div class="posenc-ledger">\n',
-        "| Claim | Section | What the article says | Verdict | What we found |",
-        "|---|---|---|---|---|",
+        "| Claim | What the article says | What we found |",
+        "|---|---|---|",
     ]
     for claim in known.values():
         row = rows.get(claim.id)
         if row:
-            # Raw HTML, since the anchor is made by the cell's output, which Sphinx does not know.
-            link = f'<a href="../notebooks/{row["notebook"]}.html#claim-{claim.id}">{claim.id}</a>'
+            link = f"[{claim.id}](#claim-{claim.id})"  # the verdict's box, which the book's extension makes a target
             verdict = f'<span class="posenc-badge" data-verdict="{row["verdict"]}">{row["verdict"]}</span>'
             found = escape(row["note"])
         else:
             link, verdict, found = claim.id, '<span class="posenc-badge" data-verdict="open">open</span>', ""
-        page.append(f"| {link} | {claim.section} | {escape(claim.statement)} | {verdict} | {found} |")
+        page.append(f"| {link} {verdict} | §{claim.section} {escape(claim.statement)} | {found} |")
     return "\n".join([*page, "\n</div>\n"])
 
 
 def overview() -> bytes:
-    """The README's picture: the first figure of chapter 10, as stored."""
-    notebook = json.loads(next(NOTEBOOKS.glob("10_*.ipynb")).read_text(encoding="utf-8"))
-    data = (output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", ()))
-    return base64.b64decode(next(bundle["image/png"] for bundle in data if "image/png" in bundle))
+    """The README's picture: the figure whose alt text the README repeats, as stored in its notebook."""
+    [alt] = re.findall(r"!\[([^\]]+)\]\(book/_static/overview\.png\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", ()):
+                if output.get("metadata", {}).get("image/png", {}).get("alt") == alt:
+                    return base64.b64decode(output["data"]["image/png"])
+    raise ValueError(f"README.md shows a figure that no notebook has: {alt!r}")
 
 
 PAGES: dict[str, Callable[[], bytes]] = {

@@ -67,7 +67,8 @@ def same_document(q_documents: Tensor, k_documents: Tensor) -> Tensor:
 
     Chapter: 20
     """
-    return relative(q_documents, k_documents) == 0
+    m, n = _checks.crossed("q_documents", q_documents, "k_documents", k_documents)
+    return m == n
 
 
 def real_keys(mask: Tensor) -> Tensor:

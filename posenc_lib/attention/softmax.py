@@ -44,6 +44,8 @@ def attention_weights(
     Chapter: 01
     """
     _check_shapes(q, k, q_positions, k_positions)
+    if not isinstance(scheme, PositionScheme):
+        raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
     hidden = {} if q_x is None and k_x is None else {"q_x": q_x, "k_x": k_x}
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     q, k = q.to(compute), k.to(compute)
@@ -91,7 +93,7 @@ def attention(
     Source: vaswani2017
     Chapter: 01
     """
-    if _checks.floating_tensor("v", v, least_dims=4).shape[:3] != k.shape[:3]:
+    if _checks.heads_tensor("k", k).shape[:3] != _checks.heads_tensor("v", v).shape[:3]:
         raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
     weights = attention_weights(
         q, k, q_positions=q_positions, k_positions=k_positions, scheme=scheme, mask=mask, q_x=q_x, k_x=k_x
@@ -103,9 +105,8 @@ def attention(
 
 
 def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> None:
-    for name, x in (("q", q), ("k", k)):
-        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
-            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
+    _checks.heads_tensor("q", q)
+    _checks.heads_tensor("k", k)
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
         raise ValueError(
             "q and k must agree in batch and head dimension, and k's heads must divide q's; "
@@ -118,8 +119,9 @@ def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
 
 
 def _checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean (True = may attend), got {mask.dtype}")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"mask must be boolean (True = may attend), got {got}")
     wanted = tuple(scores.shape)
     fits = mask.dim() <= 4 and all(
         size in (1, full) for size, full in zip(reversed(mask.shape), reversed(wanted), strict=False)

@@ -31,7 +31,7 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 1 << (heads.bit_length() - 1)
 
     def series(count: int) -> Tensor:
-        return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64) / count)
+        return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64, device="cpu") / count)
 
     return torch.cat((series(power), series(2 * power)[::2]))[:heads]
 
@@ -52,14 +52,15 @@ def alibi(q_positions: Tensor, k_positions: Tensor, slopes: Tensor, *, dtype: to
         dtype: of the result; the product is computed in float32 at least.
 
     Raises:
-        TypeError, ValueError: positions as in `positions.relative`; slopes that are no vector.
+        TypeError, ValueError: positions as in `positions.relative`; slopes that are no vector of
+            finite numbers in float32 or float64, or negative (values are read on plain CPU tensors only).
 
     Source: press2022
     Chapter: 07
     """
     _checks.floating_dtype("dtype", dtype)
-    if _checks.floating_tensor("slopes", slopes, least_dims=1).dim() != 1:
-        raise ValueError(f"slopes must have shape (H,), got {tuple(slopes.shape)}")
+    if _checks.readable(_checks.vector("slopes", slopes, "H")) and bool((slopes < 0).any()):
+        raise ValueError(f"slopes must be at least 0: a bias is a penalty; got {slopes.min().item()}")
     distance = relative(q_positions, k_positions).abs()  # (Tq, Tk) or (B, 1, Tq, Tk)
     compute = _checks.at_least_float32(dtype)
     per_head = slopes.to(compute).to(distance.device)[:, None, None]  # (H, 1, 1)

@@ -29,7 +29,9 @@ def t5_bucket_edges(num_buckets: int, max_distance: int) -> list[int]:
     Source: raffel2020
     Chapter: 07
     """
-    exact = _checks.even_dimension("num_buckets", num_buckets) // 2
+    if _checks.whole_number("num_buckets", num_buckets, least=2) % 2:
+        raise ValueError(f"num_buckets must be even: half of the buckets hold one distance each; got {num_buckets}")
+    exact = num_buckets // 2
     _checks.whole_number("max_distance", max_distance, least=exact + 1)
     steps = num_buckets - exact
     edges = list(range(exact))
@@ -65,11 +67,20 @@ def t5_bucket(
     r = _checks.position_tensor("relative_positions", relative_positions)
     if r.is_floating_point():
         raise TypeError(f"relative_positions must be integers, got {r.dtype}")
-    one_way = _checks.even_dimension("num_buckets", num_buckets) // 2 if bidirectional else num_buckets
+    one_way = _one_way(num_buckets, bidirectional)
     edges = torch.tensor(t5_bucket_edges(one_way, max_distance), device=r.device)
     distance = r.abs() if bidirectional else (-r).clamp(min=0)
     bucket = torch.bucketize(distance, edges, right=True) - 1
     return bucket + one_way * (r > 0) if bidirectional else bucket
+
+
+def _one_way(num_buckets: int, bidirectional: bool) -> int:
+    """The buckets of one direction."""
+    if not _checks.boolean("bidirectional", bidirectional):
+        return num_buckets
+    if _checks.whole_number("num_buckets", num_buckets, least=4) % 4:
+        raise ValueError(f"num_buckets must be divisible by 4 when bidirectional, got {num_buckets}")
+    return num_buckets // 2
 
 
 class T5Bias(nn.Module):
@@ -108,8 +119,9 @@ class T5Bias(nn.Module):
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
         _checks.positive("std", std)
-        one_way = _checks.even_dimension("num_buckets", num_buckets) // 2 if bidirectional else num_buckets
-        t5_bucket_edges(one_way, max_distance)  # raises now rather than in the first forward
+        t5_bucket_edges(
+            _one_way(num_buckets, bidirectional), max_distance
+        )  # raises now rather than in the first forward
         self.bidirectional, self.num_buckets, self.max_distance = bidirectional, num_buckets, max_distance
         self.table = nn.Parameter(torch.empty(num_buckets, heads))
         nn.init.normal_(self.table, std=std, generator=generator)

@@ -41,7 +41,7 @@ def sinusoidal(
     _checks.whole_number("dim", dim, least=1)
     _checks.positive("base", base)
     _checks.one_of("layout", layout, ("interleaved", "concatenated"))
-    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)  # (⌈d/2⌉,)
+    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (⌈d/2⌉,)
     cos, sin = cos_sin(positions, frequencies, dtype=dtype)  # (..., T, ⌈d/2⌉)
     if layout == "concatenated":
         return torch.cat((sin, cos), -1)[..., :dim]

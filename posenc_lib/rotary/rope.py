@@ -25,7 +25,7 @@ class Rotation:
     Shapes: x (..., T, d) → (..., T, d); with batched positions x is (B, H, T, d)
 
     The first r channels are rotated, r = 2 × the number of frequencies; the others pass through bit by bit.
-    `rotation.inverse()` undoes it, `a @ b` is "first b, then a": R(m) @ R(n) = R(m + n).
+    `rotation.inverse()` undoes it, `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
 
     Args:
         cos: (T, r/2), or (B, T, r/2) for positions of a batch, already multiplied by `scale`.
@@ -34,8 +34,8 @@ class Rotation:
         scale: the factor in cos and sin (a schedule's attention factor), 1 for a pure rotation.
 
     Raises:
-        TypeError, ValueError: tables of different shape, an unknown layout. When called: x is not floating-point,
-            has fewer than r channels, or has another length or batch than the positions.
+        TypeError, ValueError: tables of different shape, an unknown layout, a scale that is not above 0. When called: x
+            is not floating-point, has fewer than r channels, or has another length or batch than the positions.
 
     Source: su2021
     Chapter: 10
@@ -48,6 +48,9 @@ class Rotation:
 
     def __post_init__(self) -> None:
         _checks.one_of("layout", self.layout, LAYOUTS)
+        _checks.positive("scale", self.scale)
+        _checks.floating_tensor("cos", self.cos, least_dims=2)
+        _checks.floating_tensor("sin", self.sin, least_dims=2)
         if self.cos.shape != self.sin.shape or self.cos.dim() not in (2, 3):
             raise ValueError(
                 "cos and sin must have one shape, (T, r/2) or (B, T, r/2); "
@@ -65,19 +68,21 @@ class Rotation:
         rotated = join_pairs(a * cos - b * sin, a * sin + b * cos, self.layout).to(x.dtype)
         return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
 
-    def _check(self, x: Tensor) -> None:
-        _checks.floating_tensor("x", x, least_dims=2)
+    def _check(self, x: Tensor, name: str = "x", positions: str = "positions") -> None:
+        _checks.floating_tensor(name, x, least_dims=2)
         length, width = self.cos.shape[-2], 2 * self.cos.shape[-1]
         if x.shape[-1] < width:
-            raise ValueError(f"x must have at least {width} channels, which this rotation turns; got {x.shape[-1]}")
+            raise ValueError(
+                f"{name} must have at least {width} channels, which this rotation turns; got {x.shape[-1]}"
+            )
         if x.shape[-2] != length:
             raise ValueError(
-                f"x must have one token for each of the {length} positions on its axis −2, as in (B, H, T, d); "
+                f"{name} must have one token for each of the {length} {positions} on its axis −2, as in (B, H, T, d); "
                 f"got shape {tuple(x.shape)}"
             )
         if self.cos.dim() == 3 and (x.dim() != 4 or x.shape[0] != self.cos.shape[0]):
             raise ValueError(
-                f"x must be (B, H, T, d) with B = {self.cos.shape[0]}, since the positions were (B, T); "
+                f"{name} must be (B, H, T, d) with B = {self.cos.shape[0]}, since {positions} were (B, T); "
                 f"got shape {tuple(x.shape)}. Positions of shape (T,) are shared by any batch"
             )
 
@@ -86,7 +91,13 @@ class Rotation:
         return Rotation(self.cos / self.scale**2, -self.sin / self.scale**2, self.layout, 1 / self.scale)
 
     def __matmul__(self, other: Rotation) -> Rotation:
+        """The same as `after`; torch.compile traces only the method's name."""
+        return self.after(other) if isinstance(other, Rotation) else NotImplemented
+
+    def after(self, other: Rotation) -> Rotation:
         """First `other`, then this one: the angles add up."""
+        if not isinstance(other, Rotation):
+            raise TypeError(f"other must be a Rotation, got {other!r}")
         if self.layout != other.layout or self.cos.shape != other.cos.shape:
             raise ValueError(
                 "both rotations must have one layout and shape, got "
@@ -102,7 +113,8 @@ class RoPE:
     """Rotary position embedding: rotate query and key by their own positions; the score sees their difference.
 
     Equation: (R_m q)ᵀ (R_n k) = qᵀ R_{n−m} k,  R_m = ⊕_i rotation by m ω_i      (su2021 eq. 14–16, 34)
-    Shapes: positions (T,) or (B, T) → a `Rotation`;  q (B, H, Tq, d), k (B, Hk, Tk, d) → the same shapes
+    Shapes: positions (T,) or (B, T) → a `Rotation`;  q (..., Tq, d), k (..., Tk, d) → the same shapes, with batched
+        positions q (B, H, Tq, d), k (B, Hk, Tk, d)
 
     `rope(positions)` gives the rotation as a value, to be made once and applied in every layer. `rope.transform` is
     the same as one call on query and key. Nothing is cached, so no cast or copy of a model can spoil it.
@@ -128,10 +140,7 @@ class RoPE:
     def __post_init__(self) -> None:
         _checks.one_of("layout", self.layout, LAYOUTS)
         _checks.positive("attention_factor", self.attention_factor)
-        if _checks.floating_tensor("frequencies", self.frequencies, least_dims=1).dim() != 1:
-            raise ValueError(f"frequencies must have shape (r/2,), got {tuple(self.frequencies.shape)}")
-        if self.frequencies.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"frequencies must be float64 or float32, got {self.frequencies.dtype}")
+        _checks.vector("frequencies", self.frequencies, "r/2")
 
     def __call__(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
         _checks.attention_positions("positions", positions)
@@ -140,8 +149,14 @@ class RoPE:
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each rotated by its own positions; float64 tensors get float64 tables."""
+        for name, x in (("q", q), ("k", k)):
+            _checks.floating_tensor(name, x, least_dims=2)
         dtype = _checks.at_least_float32(q.dtype, k.dtype)
-        return self(q_positions, dtype)(q), self(k_positions, dtype)(k)
+        q_rotation = self(_checks.attention_positions("q_positions", q_positions), dtype)
+        k_rotation = self(_checks.attention_positions("k_positions", k_positions), dtype)
+        q_rotation._check(q, "q", "q_positions")
+        k_rotation._check(k, "k", "k_positions")
+        return q_rotation(q), k_rotation(k)
 
 
 def split_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
@@ -214,9 +229,10 @@ def convert_projection(
     Chapter: 10
     """
     _checks.whole_number("heads", heads, least=1)
-    if not isinstance(weight, Tensor) or weight.dim() < 1 or weight.shape[0] % heads:
-        shape = tuple(getattr(weight, "shape", ()))
-        raise ValueError(f"weight must have a first axis that {heads} heads divide, got shape {shape}")
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"weight must be a tensor, got {type(weight).__name__}")
+    if weight.dim() < 1 or weight.shape[0] % heads:
+        raise ValueError(f"weight must have a first axis that {heads} heads divide, got shape {tuple(weight.shape)}")
     per_head = weight.reshape(heads, weight.shape[0] // heads, *weight.shape[1:]).movedim(1, -1)  # (H, ..., d)
     moved = convert_layout(per_head, source=source, target=target, rotary_dim=rotary_dim)
     return moved.movedim(-1, 1).flatten(0, 1)

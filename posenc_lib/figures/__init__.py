@@ -1,0 +1,10 @@
+"""Figures that can be checked: a picture, a sentence that says what it shows, and numbers made from what it draws."""
+
+from __future__ import annotations
+
+from posenc_lib.figures import style
+from posenc_lib.figures.describe import describe
+from posenc_lib.figures.display import show, source
+from posenc_lib.figures.frames import Frames
+
+__all__ = ["Frames", "describe", "show", "source", "style"]

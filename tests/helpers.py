@@ -1,0 +1,213 @@
+"""What more than one test file needs: tensors from a seed, one layer of attention, other devices, compilations."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import posenc_lib
+from posenc_lib import scheme
+from posenc_lib.attention import attention, window
+from posenc_lib.embedding import sinusoidal_tensor2tensor
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.rotary import RoPE
+from posenc_lib.scheme import NOPE, PositionScheme
+
+EPS = torch.finfo(torch.float64).eps
+LENGTHS = (7, 8, 9, 16, 33)
+HEADS, WIDTH, ROWS = 4, 8, 8192  # of the schemes below
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal numbers, the same ones for every dtype up to rounding."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def rounds_to(actual: Tensor, exact: Tensor, error: Tensor | float = 0.0) -> bool:
+    """Whether `actual` is what some number within `error` of `exact` rounds to, in the dtype of `actual`."""
+    low, high = (exact - error).to(actual.dtype), (exact + error).to(actual.dtype)
+    return bool(((low <= actual) & (actual <= high)).all())
+
+
+def tolerance(x: Tensor) -> float:
+    """How far two ways to the same attention may be apart in float64, by rounding alone.
+
+    Scores stay below 16, so with WIDTH channels a weight is off by 2 · 16 · (WIDTH + 3) roundings of EPS/2 at most; the
+    sum over fewer than 32 keys adds as many.
+    """
+    return (16 * (WIDTH + 3) + 32) * EPS * float(x.detach().abs().max())
+
+
+PROJECTIONS = [normal(HEADS, WIDTH, WIDTH, seed=seed) * WIDTH**-0.5 for seed in (101, 102, 103)]
+
+
+def layer(
+    at: PositionScheme,
+    x: Tensor,
+    positions: Tensor,
+    *,
+    mask: Tensor | None = None,
+    queries: slice = slice(None),
+) -> Tensor:
+    """One layer of self-attention on tokens x (B, T, WIDTH) → (B, HEADS, T, WIDTH): embedding, projections, attention.
+
+    It uses every place that a scheme can fill, so that sinusoids and rotations are tested by the same line. `queries`
+    are the tokens that ask; all are keys. The projections are fixed, so equal tokens have equal queries.
+    """
+    x = x if at.embedding is None else x + at.embedding(positions)
+    q, k, v = (x[:, None] @ weight.to(x.dtype) for weight in PROJECTIONS)  # (B, H, T, D)
+    return attention(
+        q[:, :, queries], k, v, q_positions=positions[..., queries], k_positions=positions, scheme=at, mask=mask
+    )
+
+
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+SCHEMES: dict[str, PositionScheme] = {
+    "NoPE": NOPE,
+    "window": PositionScheme("window", mask=partial(window, size=3)),
+    "sinusoidal": scheme.sinusoidal(WIDTH),
+    "sinusoidal, concatenated": scheme.sinusoidal(WIDTH, layout="concatenated"),
+    "sinusoidal, tensor2tensor": PositionScheme("t2t", embedding=partial(sinusoidal_tensor2tensor, dim=WIDTH)),
+    "learned": scheme.learned(ROWS, WIDTH, generator=_seeded()),
+    "RoPE": scheme.rope(WIDTH),
+    "RoPE, half": scheme.rope(WIDTH, layout="half"),
+    "RoPE, partial": scheme.rope(WIDTH, rotary_dim=WIDTH // 2),
+    "RoPE, attention factor": PositionScheme(
+        "RoPE, attention factor", transform=RoPE(inverse_frequencies(WIDTH), attention_factor=1.25).transform
+    ),
+    "ALiBi": scheme.alibi(HEADS),
+    "T5, causal": scheme.t5(HEADS, bidirectional=False, std=1.0, generator=_seeded()),
+    "T5, bidirectional": scheme.t5(HEADS, bidirectional=True, std=1.0, generator=_seeded()),
+}
+
+
+def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+    """The equation, with ⌊(B−E) ln(r/E) / ln(M/E)⌋ ≥ j decided as (r/E)^(B−E) ≥ (M/E)^j."""
+    count = num_buckets // 2 if bidirectional else num_buckets
+    distance = abs(r) if bidirectional else max(-r, 0)
+    exact = count // 2
+    bucket = distance
+    if distance >= exact:
+        power = Fraction(distance, exact) ** (count - exact)
+        bucket = exact
+        while bucket < count - 1 and power >= Fraction(max_distance, exact) ** (bucket + 1 - exact):
+            bucket += 1
+    return bucket + (count if bidirectional and r > 0 else 0)
+
+
+def public() -> dict[str, Any]:
+    """The public functions and classes by name: what a package lists in __all__, or what a module defines."""
+    found = {}
+    for info in pkgutil.iter_modules(posenc_lib.__path__):
+        module = import_module(f"posenc_lib.{info.name}")
+        if info.name.startswith("_") or info.name == "figures":  # figures draw: test_figures.py has them
+            continue
+        names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+        for name in names:
+            value = getattr(module, name)
+            if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__.startswith(module.__name__):
+                found[f"{info.name}.{name}"] = value
+    return found
+
+
+# ---- other devices, on a machine that has none
+
+
+def item(x: Tensor, index: Any) -> Tensor:
+    """x[index] in PyTorch's own operators.
+
+    Python's brackets (and its ~) ask the device for a guard before anything is dispatched, and a build for the CPU has
+    no guard for cuda and mps. Every other operation on a fake tensor gets along without one.
+    """
+    index = index if isinstance(index, tuple) else (index,)
+    given = sum(part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1 for part in index)
+    given -= sum(part is None or part is Ellipsis for part in index)
+    axis = 0
+    for part in index:
+        if part is Ellipsis:
+            axis += x.dim() - axis - given
+        elif part is None:
+            x = torch.ops.aten.unsqueeze(x, axis)
+            axis += 1
+        elif isinstance(part, slice):
+            x = torch.ops.aten.slice(x, axis, part.start, part.stop, 1 if part.step is None else part.step)
+            axis, given = axis + 1, given - 1
+        elif isinstance(part, Tensor):
+            x = torch.ops.aten.index(x, [None] * axis + [part])
+            axis, given = axis + part.dim(), given - 1
+        else:
+            x = torch.ops.aten.select(x, axis, part)
+            given -= 1
+    return x
+
+
+class _WithoutGuards(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = {Tensor.__getitem__: item, Tensor.__invert__: torch.bitwise_not}.get(func, func)
+        return func(*args, **(kwargs or {}))
+
+
+class _NoFloat64(TorchDispatchMode):
+    """Refuses float64 on a device, as Apple's mps does."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in tensors(out):
+            if x.device.type == self.device and x.dtype in (torch.float64, torch.complex128):
+                raise TypeError(f"{func} made a {x.dtype} tensor on {self.device}, which has no such dtype")
+        return out
+
+
+@contextmanager
+def fake_device(device: str) -> Iterator[Callable[[Any], Any]]:
+    """Tensors on a device that is not there: shapes, dtypes and devices are real, and mixed devices raise.
+
+    Yields a function that puts a tree of tensors on it. On "mps" float64 raises too.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True), _WithoutGuards(), _NoFloat64("mps"):
+
+        def move(tree: Any) -> Any:
+            return torch.utils._pytree.tree_map(
+                lambda x: torch.empty(x.shape, dtype=x.dtype, device=device) if isinstance(x, Tensor) else x, tree
+            )
+
+        yield move
+
+
+# ---- compilation
+
+
+def compilations(function: Callable[..., Any], inputs: Iterable[tuple[Any, ...]]) -> int:
+    """How often `function` is compiled for these inputs; a graph break or another result than in eager mode raises."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(function, fullgraph=True, backend=counter)
+    for args in inputs:
+        for actual, expected in zip(tensors(compiled(*args)), tensors(function(*args)), strict=True):
+            assert torch.equal(actual, expected), "compiled and eager mode differ"
+    return counter.frame_count

@@ -1,0 +1,77 @@
+"""Docstrings: every public function and class has the parts in the house's order, and what they point at exists."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import public
+
+import posenc_lib
+
+ROOT = Path(posenc_lib.__file__).parents[1]
+ORDER = ["Equation", "Shapes", "Args", "Raises", "Source", "Chapter"]
+ALWAYS = {"Equation", "Shapes", "Chapter"}
+CHAPTERS = {f"{number:02d}" for number in range(1, 24)} | {"notation", "ledger", "zoo"}
+KEYS = set(
+    re.findall(r"^@\w+\{([^,\s]+)", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
+)
+
+every_callable = pytest.mark.parametrize("name", public())
+
+
+def sections(name: str) -> dict[str, str]:
+    """The docstring's parts by heading, in their order; the idea comes first, under no heading."""
+    text = inspect.getdoc(public()[name]) or ""
+    parts = re.split(rf"^({'|'.join(ORDER)}): ?", text, flags=re.MULTILINE)
+    headings = parts[1::2]
+    assert len(headings) == len(set(headings)), f"{name} has a part twice: {headings}"
+    return {"idea": parts[0], **dict(zip(headings, parts[2::2], strict=True))}
+
+
+def parameters(value: Any) -> list[str]:
+    return [name for name in inspect.signature(value).parameters if name != "self"]
+
+
+@every_callable
+def test_parts_are_in_order(name: str) -> None:
+    headings = list(sections(name))[1:]
+    assert headings == [part for part in ORDER if part in headings]
+    assert set(headings) >= ALWAYS
+
+
+@every_callable
+def test_the_idea_is_one_sentence_on_the_first_line(name: str) -> None:
+    first = sections(name)["idea"].splitlines()[0]
+    assert re.fullmatch(r"\S.*\.", first), first
+
+
+@every_callable
+def test_arguments_are_those_of_the_signature(name: str) -> None:
+    named = re.findall(r"^ {4}(\w[\w, ]*?):", sections(name).get("Args", ""), re.MULTILINE)
+    named = [argument for line in named for argument in line.split(", ")]
+    assert sorted(named) == sorted(parameters(public()[name]))
+
+
+@every_callable
+def test_what_raises_says_so(name: str) -> None:
+    source = inspect.getsource(public()[name])
+    if re.search(r"^\s+raise \w+Error|_checks\.\w+\(\"", source, re.MULTILINE):
+        raised = sections(name).get("Raises", "")
+        assert re.match(r"\s+(\w+Error(, )?)+: \S", raised), f"{name} raises, and its docstring doesn't say what"
+
+
+@every_callable
+def test_sources_and_chapters_exist(name: str) -> None:
+    parts = sections(name)
+    if "Source" in parts:
+        cited = set(parts["Source"].strip().split(", "))
+        assert cited <= KEYS, f"not in book/references.bib: {sorted(cited - KEYS)}"
+    assert parts["Chapter"].strip() in CHAPTERS
+
+
+def test_there_is_something_to_test() -> None:
+    assert len(public()) > 40

@@ -1,0 +1,606 @@
+"""What should be true of an encoding, measured on every scheme by one table, and a loop for each equation.
+
+Where a property does not hold for a scheme, the table says why, and the test asserts that it fails there.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers import (
+    EPS,
+    HEADS,
+    PROJECTIONS,
+    SCHEMES,
+    WIDTH,
+    bucket_by_fractions,
+    layer,
+    normal,
+    tolerance,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from posenc_lib import properties
+from posenc_lib import scheme as schemes
+from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document, window
+from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
+from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
+from posenc_lib.frequencies import inverse_frequencies, octave_frequencies, wavelengths
+from posenc_lib.positions import arange, documents, packed, relative
+from posenc_lib.properties import max_error
+from posenc_lib.rotary import LAYOUTS, RoPE, Rotation
+from posenc_lib.scheme import NOPE, PLACES, PositionScheme
+
+lengths = st.integers(2, 9)
+offsets = st.integers(0, 4000)
+seeds = st.integers(0, 1000)
+layouts = st.sampled_from(LAYOUTS)
+
+
+# ---- one table: property by scheme
+
+EMBEDDINGS = ("sinusoidal", "sinusoidal, concatenated", "sinusoidal, tensor2tensor", "learned")
+T5S = ("T5, causal", "T5, bidirectional")
+ROPES = ("RoPE", "RoPE, half", "RoPE, partial", "RoPE, attention factor")
+
+
+def scores(scheme: PositionScheme, x: Tensor, at: Tensor) -> Tensor:
+    """The scores before the softmax, (1, H, T, T), unscaled."""
+    x = x if scheme.embedding is None else x + scheme.embedding(at)
+    q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
+    if scheme.transform is not None:
+        q, k = scheme.transform(q, k, at, at)
+    return q @ k.mT if scheme.bias is None else q @ k.mT + scheme.bias(at, at)
+
+
+def relative_only(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    return max_error(layer(scheme, x, at + shift), layer(scheme, x, at))
+
+
+def toeplitz(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    return properties.toeplitz_error(scores(scheme, x[:, :1].expand_as(x), at))
+
+
+def order_blind(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    order = torch.arange(x.shape[1]).roll(1 + shift % (x.shape[1] - 1))
+    return properties.equivariance_error(lambda x: layer(scheme, x[:, 0], at), x[:, None], order)
+
+
+def order_blind_with_positions(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    order = torch.arange(x.shape[1]).roll(1 + shift % (x.shape[1] - 1))
+    return max_error(layer(scheme, x[:, order], at[order]), layer(scheme, x, at)[:, :, order])
+
+
+def nothing_at_zero(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    return max_error(layer(scheme, x, 0 * at), layer(NOPE, x, 0 * at))
+
+
+def token_by_token(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    steps = [layer(scheme, x[:, : t + 1], at[: t + 1], queries=slice(t, None)) for t in range(x.shape[1])]
+    return max_error(torch.cat(steps, 2), layer(scheme, x, at, mask=causal(at, at)))
+
+
+def no_look_ahead(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    half = x.shape[1] // 2
+    changed = torch.cat((x[:, :half], 1 - x[:, half:]), 1)
+    before, after = (layer(scheme, tokens, at, mask=causal(at, at)) for tokens in (x, changed))
+    return max_error(before[:, :, :half], after[:, :, :half])
+
+
+def later_positions_are_a_slice(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    whole, part = arange(200), arange(x.shape[1], offset=shift % 100)
+    error = 0.0
+    if scheme.embedding is not None:
+        error = max_error(scheme.embedding(part), scheme.embedding(whole)[part])
+    if scheme.transform is not None:
+        ones = torch.ones(1, 1, 200, WIDTH, dtype=torch.float64)
+        some = ones[:, :, : len(part)]
+        error += max_error(
+            scheme.transform(some, some, part, part)[0], scheme.transform(ones, ones, whole, whole)[0][:, :, part]
+        )
+    if scheme.bias is not None:
+        error += max_error(scheme.bias(part, whole), scheme.bias(whole, whole)[:, :, part])
+    return error
+
+
+def decays_with_distance(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    """By how much the score of a vector with itself ever rises as the key moves away into the past."""
+    far = arange(64, offset=int(at[0]))
+    same = x[:, None, :1].expand(1, HEADS, 64, WIDTH) if scheme.embedding is None else scheme.embedding(far)[None, None]
+    q, k = (same, same) if scheme.transform is None else scheme.transform(same, same, far, far)
+    by_distance = q @ k.mT if scheme.bias is None else q @ k.mT + scheme.bias(far, far)
+    return float(by_distance[..., -1, :].flip(-1).diff().clamp(min=0).max())
+
+
+OWN_POSITION = "it gives each token its own position, which enters scores through content · position too"
+TABLE: dict[str, tuple[Callable[[PositionScheme, Tensor, Tensor, int], float], dict[str, str]]] = {
+    "relative": (relative_only, dict.fromkeys(EMBEDDINGS, OWN_POSITION)),
+    "Toeplitz": (toeplitz, dict.fromkeys(EMBEDDINGS, OWN_POSITION)),
+    "blind to order": (
+        order_blind,
+        {name: "telling the order is what it is for" for name in SCHEMES if name != "NoPE"},
+    ),
+    "blind to order when positions move along": (order_blind_with_positions, {}),
+    "nothing at position zero": (
+        nothing_at_zero,
+        {
+            "sinusoidal": "cos 0 = 1 is added",
+            "sinusoidal, concatenated": "cos 0 = 1 is added",
+            "sinusoidal, tensor2tensor": "cos 0 = 1 is added",
+            "learned": "row 0 is a vector like any other",
+            "RoPE, attention factor": "the factor scales all positions, 0 included",
+            "T5, causal": "T5 does not divide by √d",
+            "T5, bidirectional": "T5 does not divide by √d",
+        },
+    ),
+    "token by token": (token_by_token, {}),
+    "no look ahead": (no_look_ahead, {}),
+    "later positions are a slice": (later_positions_are_a_slice, {}),
+    "decays with distance": (
+        decays_with_distance,
+        dict.fromkeys(ROPES, "its cosines turn back up")
+        | dict.fromkeys(EMBEDDINGS, "dot products of its vectors rise again")
+        | dict.fromkeys(T5S, "its numbers are learned"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("property", TABLE)
+@given(length=lengths, start=offsets, shift=st.integers(1, 4000), seed=seeds)
+def test_property(property: str, name: str, length: int, start: int, shift: int, seed: int) -> None:
+    measure, fails = TABLE[property]
+    if name in fails:
+        length = max(length, 4)  # of two tokens the one is as far from the other as the other from the one
+    x, at, scheme = normal(1, length, WIDTH, seed=seed), arange(length, offset=start), SCHEMES[name]
+    error = measure(scheme, x, at, shift)
+    if name not in fails:
+        # A float64 angle is off by one rounding of itself: EPS times the position.
+        assert error <= tolerance(x) + 64 * EPS * (start + shift + length)
+    else:
+        assert error > 1e-6, f"{property} should fail for {name}: {fails[name]}"
+
+
+@given(length=st.integers(3, 9), seed=seeds)
+def test_a_causal_mask_alone_tells_the_order(length: int, seed: int) -> None:
+    x, at = normal(1, length, WIDTH, seed=seed), arange(length)
+
+    def blind(mask: Tensor | None) -> float:
+        return properties.equivariance_error(lambda x: layer(NOPE, x[:, 0], at, mask=mask), x[:, None], at.flip(0))
+
+    assert blind(None) <= tolerance(x)
+    assert blind(causal(at, at)) > 1e-6
+
+
+# ---- a loop for each equation
+
+
+def embedded(name: str, m: int) -> list[float]:
+    """The vector added at position m, entry by entry."""
+    half = WIDTH // 2
+    paper = [10_000.0 ** (-2 * i / WIDTH) for i in range(half)]
+    tensor2tensor = [10_000.0 ** (-j / (half - 1)) for j in range(half)]
+    match name:
+        case "sinusoidal":
+            return [f(m * w) for w in paper for f in (math.sin, math.cos)]
+        case "sinusoidal, concatenated":
+            return [f(m * w) for f in (math.sin, math.cos) for w in paper]
+        case "sinusoidal, tensor2tensor":
+            return [f(m * w) for f in (math.sin, math.cos) for w in tensor2tensor]
+        case "learned":
+            embedding = SCHEMES["learned"].embedding
+            assert isinstance(embedding, nn.Module)
+            return embedding.table[m].tolist()
+    return [0.0] * WIDTH
+
+
+def score(name: str, q: list[float], k: list[float], h: int, m: int, n: int) -> float:
+    """e_mn of head h, from the equations, in complex numbers where pairs turn."""
+    content, scale = sum(a * b for a, b in zip(q, k, strict=True)), WIDTH**-0.5
+    if name in ROPES:
+        width = WIDTH // 2 if name == "RoPE, partial" else WIDTH
+        pairs = [(i, i + width // 2) if name == "RoPE, half" else (2 * i, 2 * i + 1) for i in range(width // 2)]
+        content = sum(a * b for a, b in zip(q[width:], k[width:], strict=True))
+        for i, (first, second) in enumerate(pairs):
+            turn = cmath.exp(1j * (m - n) * 10_000.0 ** (-2 * i / width))
+            content += (complex(q[first], q[second]) * complex(k[first], k[second]).conjugate() * turn).real
+        content *= 1.25**2 if name == "RoPE, attention factor" else 1
+    if name == "ALiBi":
+        return content * scale - 2.0 ** (-8 * (h + 1) / HEADS) * abs(n - m)
+    if name in T5S:
+        both, table = name == "T5, bidirectional", SCHEMES[name].bias
+        assert isinstance(table, nn.Module)
+        return content + float(
+            table.table[bucket_by_fractions(n - m, bidirectional=both, num_buckets=32, max_distance=128), h]
+        )
+    return content * scale
+
+
+def looped(name: str, x: Tensor, at: list[int]) -> Tensor:
+    """Causal attention on tokens x (T, D), one number after the other."""
+    # The library rounds an embedding once to float32, and so does the loop.
+    vectors = torch.tensor([embedded(name, m) for m in at], dtype=torch.float64).float().double()
+    q, k, v = (((x + vectors) @ weight).tolist() for weight in PROJECTIONS)
+    out = torch.zeros(HEADS, len(at), WIDTH, dtype=torch.float64)
+    for h in range(HEADS):
+        for i, m in enumerate(at):
+            seen = [j for j, n in enumerate(at) if n <= m and not (name == "window" and m - n >= 3)]
+            powers = [math.exp(score(name, q[h][i], k[h][j], h, m, at[j])) for j in seen]
+            for c in range(WIDTH):
+                out[h, i, c] = sum(p * v[h][j][c] for p, j in zip(powers, seen, strict=True)) / sum(powers)
+    return out
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@given(at=st.lists(st.integers(0, 300), min_size=1, max_size=8), seed=seeds)
+def test_layer_is_the_loop_of_its_equation(name: str, at: list[int], seed: int) -> None:
+    x = normal(1, len(at), WIDTH, seed=seed)
+    positions = torch.tensor(at)
+    out = layer(SCHEMES[name], x, positions, mask=causal(positions, positions))
+    assert max_error(out[0], looped(name, x[0], at)) <= tolerance(x) + 64 * EPS * max(at)
+
+
+POINTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+
+
+@given(m=POINTS, n=POINTS, size=st.integers(1, 5))
+def test_masks_are_their_loops(m: list[int], n: list[int], size: int) -> None:
+    q, k = torch.tensor(m), torch.tensor(n)
+
+    def loop(rule: Callable[[int, int], Any]) -> list[list[Any]]:
+        return [[rule(a, b) for b in n] for a in m]
+
+    assert relative(q, k).tolist() == loop(lambda a, b: b - a)
+    assert causal(q, k).tolist() == loop(lambda a, b: b <= a)
+    assert window(q, k, size).tolist() == loop(lambda a, b: abs(b - a) < size)
+    assert same_document(q, k).tolist() == loop(lambda a, b: a == b)
+    assert (causal(q, k) & window(q, k, size)).tolist() == loop(lambda a, b: a - size < b <= a)
+    assert torch.equal(causal(q / 2, k / 2), causal(q, k))  # positions between integers
+    assert torch.equal(window(q / 2, k / 2, size), window(q, k, 2 * size))
+    batch = torch.stack((q, q + 1))
+    for mask in (relative, causal, same_document, partial(window, size=size)):
+        assert torch.equal(mask(batch, k), torch.stack([mask(row, k) for row in batch])[:, None])
+        assert torch.equal(mask(k, batch), torch.stack([mask(k, row) for row in batch])[:, None])
+        assert torch.equal(mask(batch, batch), torch.stack([mask(row, row) for row in batch])[:, None])
+    assert torch.equal(real_keys(batch > 3), (batch > 3)[:, None, None])
+
+
+# ---- rotations
+
+
+def rope_of(layout: str, pairs: int = WIDTH // 2, factor: float = 1.0) -> RoPE:
+    return RoPE(inverse_frequencies(2 * pairs), layout=layout, attention_factor=factor)
+
+
+@given(layout=layouts, pairs=st.integers(1, 8), rest=st.integers(0, 3), start=offsets, seed=seeds)
+def test_a_rotation_changes_no_length(layout: str, pairs: int, rest: int, start: int, seed: int) -> None:
+    x, at = normal(2, 3, 5, 2 * pairs + rest, seed=seed), arange(5, offset=start)
+    bound = 16 * EPS * float(x.norm(dim=-1).max())
+    assert properties.norm_error(rope_of(layout, pairs)(at, torch.float64), x) <= bound
+    scaled = properties.norm_error(rope_of(layout, pairs, 1.5)(at, torch.float64), x[..., : 2 * pairs])
+    assert scaled == pytest.approx(0.5 * float(x[..., : 2 * pairs].norm(dim=-1).max()))
+
+
+@given(layout=layouts, m=st.integers(-4000, 4000), n=st.integers(-4000, 4000), seed=seeds)
+def test_rotations_are_a_group(layout: str, m: int, n: int, seed: int) -> None:
+    rope, x, one = rope_of(layout), normal(1, WIDTH, seed=seed), torch.tensor([1])
+    bound = 16 * EPS * (1 + abs(m) + abs(n)) * float(x.abs().max())
+
+    def turn(p: float) -> Rotation:
+        return rope(torch.tensor([p]), torch.float64)
+
+    assert properties.group_error(rope, x, m * one, n * one) <= bound
+    assert properties.group_error(rope_of(layout, factor=1.1), x, m * one, n * one) > 1e-2  # a factor is no group
+    assert max_error((turn(m) @ turn(n))(x), turn(m + n)(x)) <= bound
+    assert max_error(turn(m / 2)(turn(m / 2)(x)), turn(m)(x)) <= bound
+    assert torch.equal(turn(0)(x), x)
+    assert max_error(turn(m).inverse()(x), turn(-m)(x)) <= bound
+    assert max_error(turn(m).inverse()(turn(m)(x)), x) <= bound
+    eye = torch.eye(WIDTH, dtype=torch.float64)[
+        :, None
+    ]  # (channels, 1, channels): one token in a batch of unit vectors
+    assert max_error(turn(-m)(eye)[:, 0], turn(m)(eye)[:, 0].T) <= bound
+
+
+@given(layout=layouts, factor=st.floats(0.5, 2), m=offsets, n=offsets, seed=seeds)
+def test_a_factor_is_undone_and_multiplied(layout: str, factor: float, m: int, n: int, seed: int) -> None:
+    x = normal(1, WIDTH, seed=seed)
+    scaled, plain = (rope_of(layout, factor=f)(torch.tensor([m]), torch.float64) for f in (factor, 1.0))
+    other = rope_of(layout, factor=factor)(torch.tensor([n]), torch.float64)
+    bound = 16 * EPS * float(x.abs().max()) * max(factor, 1 / factor) ** 2
+    assert max_error(scaled(x), factor * plain(x)) <= bound
+    assert max_error(scaled.inverse()(scaled(x)), x) <= bound
+    assert (scaled @ other).scale == factor**2
+    assert max_error((scaled @ other)(x), scaled(other(x))) <= bound
+    assert max_error(scaled.inverse().inverse()(x), scaled(x)) <= bound
+
+
+@given(layout=layouts, m=offsets, n=offsets, seed=seeds)
+def test_the_score_of_rotated_vectors_is_that_of_one_rotation(layout: str, m: int, n: int, seed: int) -> None:
+    rope, (q, k) = rope_of(layout), (normal(1, WIDTH, seed=seed + i) for i in range(2))
+    turned = [rope(torch.tensor([p]), torch.float64) for p in (m, n, n - m)]
+    absolute = (turned[0](q) * turned[1](k)).sum()
+    bound = 16 * EPS * (1 + m + n) * float(q.norm() * k.norm())
+    assert float((absolute - (q * turned[2](k)).sum()).abs()) <= bound
+
+
+@given(layout=layouts, start=offsets)
+def test_a_rotation_by_rows_is_a_rotation_of_each_row(layout: str, start: int) -> None:
+    rope, x = rope_of(layout), normal(2, 3, 5, WIDTH)
+    at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
+    assert torch.equal(rope(at)(x), torch.stack([rope(row)(tokens) for row, tokens in zip(at, x, strict=True)]))
+
+
+# ---- tables
+
+
+@given(start=st.integers(-1000, 1000), shift=st.integers(-1000, 1000), pairs=st.integers(1, 16))
+def test_sinusoids_shift_linearly_and_their_products_see_the_distance(start: int, shift: int, pairs: int) -> None:
+    at = torch.arange(start, start + 6)
+    here, there = (sinusoidal(p, 2 * pairs, dtype=torch.float64) for p in (at, at + shift))
+    bound = 64 * EPS * (1 + abs(start) + abs(shift)) * pairs
+    assert max_error(here @ here.T, there @ there.T) <= bound
+    assert properties.toeplitz_error(here @ here.T) <= bound
+    assert max_error((here @ here.T).diagonal(), torch.full((6,), float(pairs))) <= bound
+    # (cos, sin) of the shifted angle is the rotation by the shift: sines are second members of pairs (cos, sin).
+    swapped = here.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2)
+    turned = RoPE(inverse_frequencies(2 * pairs))(torch.full((6,), shift), torch.float64)(swapped)
+    assert max_error(turned.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2), there) <= bound
+
+
+@given(start=st.floats(0, 1000, width=32), dim=st.integers(4, 9))
+def test_positions_between_integers_are_taken_as_they_are(start: float, dim: int) -> None:
+    at = torch.tensor([start], dtype=torch.float64)
+    for embed in (sinusoidal, sinusoidal_tensor2tensor):
+        assert torch.equal(embed(at.float(), dim), embed(at, dim))
+        whole = torch.tensor([int(start)])
+        assert torch.equal(embed(whole.double(), dim), embed(whole, dim))
+
+
+@given(half=st.integers(1, 12), beyond=st.integers(1, 100))
+def test_edges_are_the_first_distances_of_their_buckets(half: int, beyond: int) -> None:
+    sizes = {"num_buckets": 2 * half, "max_distance": half + beyond}
+    edges = t5_bucket_edges(**sizes)
+    assert len(edges) == 2 * half
+    bucket = t5_bucket(-torch.arange(2 * (half + beyond)), bidirectional=False, **sizes)
+    assert bool((bucket.diff() >= 0).all())
+    for j, (first, following) in enumerate(zip(edges, [*edges[1:], len(bucket)], strict=True)):
+        assert bucket[first:following].tolist() == [j] * (following - first)
+
+
+@given(count=st.integers(1, 12))
+def test_octaves_double(count: int) -> None:
+    frequencies = octave_frequencies(count)
+    assert frequencies.tolist() == [math.pi * 2**k for k in range(count)]
+    assert wavelengths(frequencies).tolist() == pytest.approx([2 * 0.5**k for k in range(count)])
+    assert wavelengths(torch.zeros(1)).item() == math.inf
+
+
+@given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_packing_is_its_loop(parts: list[int]) -> None:
+    assert packed(parts).tolist() == [t for length in parts for t in range(length)]
+    assert documents(parts).tolist() == [i for i, length in enumerate(parts) for _ in range(length)]
+    assert packed(parts).dtype == documents(parts).dtype == torch.int64
+
+
+# ---- the reference attention: every place is used once, where the docstring says
+
+
+QKV = [normal(2, HEADS, 5, WIDTH, seed=seed) for seed in range(3)]
+AT = {"q_positions": arange(5), "k_positions": arange(5)}
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0, scale: float = WIDTH**-0.5) -> Tensor:
+    return (q @ k.mT * scale + bias).softmax(-1) @ v
+
+
+def test_named_schemes_hand_on_their_arguments() -> None:
+    at, q = arange(5), QKV[0]
+    draw = partial(torch.Generator().manual_seed, 3)
+    embed = schemes.sinusoidal(9, 50.0, layout="concatenated").embedding
+    assert torch.equal(embed(at), sinusoidal(at, 9, 50.0, layout="concatenated"))
+    table = schemes.learned(7, 3, generator=draw()).embedding
+    assert torch.equal(table.table, LearnedEmbedding(7, 3, generator=draw()).table)
+    turned = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(q, q, at, at)
+    expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(q, q, at, at)
+    assert all(map(torch.equal, turned, expected))
+    assert torch.equal(schemes.alibi(6).bias(at, at), alibi(at, at, alibi_slopes(6)))
+    sizes = {"bidirectional": True, "std": 0.3, "num_buckets": 8, "max_distance": 20}
+    learned, same = schemes.t5(3, **sizes, generator=draw()), T5Bias(3, **sizes, generator=draw())
+    assert torch.equal(learned.bias(at, 4 * at), same(at, 4 * at))
+
+
+@pytest.mark.parametrize("std", [0.02, 1.0])
+def test_tables_are_drawn_as_the_docstring_says(std: float) -> None:
+    draw = partial(torch.Generator().manual_seed, 3)
+    tables = [
+        LearnedEmbedding(100, 40, std=std, generator=draw()).table,
+        T5Bias(40, bidirectional=True, std=std, num_buckets=100, max_distance=200, generator=draw()).table,
+    ]
+    drawn = torch.randn(100, 40, generator=draw()) * std
+    state = torch.get_rng_state()
+    for table in tables:
+        assert isinstance(table, nn.Parameter)
+        assert torch.equal(table.detach(), drawn)
+    LearnedEmbedding(4, 2, generator=draw())
+    assert torch.equal(torch.get_rng_state(), state)  # a generator of one's own leaves the global one alone
+
+
+def test_places_are_used_in_the_order_of_the_equation() -> None:
+    q, k, v = QKV
+    seen: list[str] = []
+
+    def note(place: str, value: Any) -> Any:
+        seen.append(place)
+        return value
+
+    rows = torch.tensor([1.0, 2, 3, 4, 5], dtype=torch.float64)
+    allowed = torch.ones(5, 5).tril().bool()
+    scheme = PositionScheme(
+        "all",
+        transform=lambda q, k, m, n: note("transform", (2 * q, 3 * k)),
+        scores=lambda q, k, m, n: note("scores", q @ k.mT + 1),
+        bias=lambda m, n: note("bias", rows),
+        mask=lambda m, n: note("mask", allowed),
+        values=lambda weights, v, m, n: note("values", weights @ v + 7),
+        scale=0.25,
+    )
+    expected = ((6 * q @ k.mT + 1) * 0.25 + rows).masked_fill(~allowed, -torch.inf).softmax(-1) @ v + 7
+    assert max_error(attention(q, k, v, scheme=scheme, **AT), expected) <= 8 * tolerance(expected)
+    assert seen == ["transform", "scores", "bias", "mask", "values"]
+    assert scheme.places == ("transform", "bias", "scores", "values", "mask")
+    assert set(scheme.places) | {"embedding"} == set(PLACES)
+    assert NOPE.places == ()
+
+
+def test_hidden_states_are_handed_on_to_schemes_that_take_them() -> None:
+    q, k, v = QKV
+    q_x, k_x = normal(2, 5, 3, seed=8), normal(2, 5, 3, seed=9)
+    content = q_x.sum(-1)[:, None, :, None] + k_x.square().sum(-1)[:, None, None, :]
+    scheme = PositionScheme(
+        "content",
+        transform=lambda q, k, m, n, *, q_x, k_x: (q * q_x[:, None, :, :1], k * k_x[:, None, :, :1]),
+        bias=lambda m, n, *, q_x, k_x: content,
+        scores=lambda q, k, m, n, *, q_x, k_x: q @ k.mT,
+    )
+    out = attention(q, k, v, scheme=scheme, q_x=q_x, k_x=k_x, **AT)
+    expected = plain(q * q_x[:, None, :, :1], k * k_x[:, None, :, :1], v, content)
+    assert max_error(out, expected) <= 8 * tolerance(expected)
+
+
+@given(groups=st.sampled_from([1, 2, 4]), q_len=st.integers(1, 4), k_len=st.integers(1, 5), seed=seeds)
+def test_grouped_queries_share_keys(groups: int, q_len: int, k_len: int, seed: int) -> None:
+    q = normal(2, HEADS, q_len, WIDTH, seed=seed)
+    k, v = normal(2, groups, k_len, WIDTH, seed=seed + 1), normal(2, groups, k_len, 3, seed=seed + 2)
+    at = {"q_positions": arange(q_len), "k_positions": arange(k_len)}
+    out = attention(q, k, v, **at)
+    assert out.shape == (2, HEADS, q_len, 3)
+    for h in range(HEADS):
+        group = h * groups // HEADS
+        assert max_error(out[:, h], plain(q[:, h], k[:, group], v[:, group])) <= 8 * tolerance(v)
+
+
+@given(rows=st.booleans(), start=offsets)
+def test_positions_of_a_batch_are_positions_of_each_row(rows: bool, start: int) -> None:
+    q, k, v = QKV
+    at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
+    for scheme in SCHEMES.values():
+        together = attention(q, k, v, q_positions=at, k_positions=at if rows else at[0], scheme=scheme)
+        for i in range(2):
+            keys = at[i] if rows else at[0]
+            alone = attention(
+                q[i : i + 1], k[i : i + 1], v[i : i + 1], q_positions=at[i], k_positions=keys, scheme=scheme
+            )
+            assert max_error(together[i : i + 1], alone) <= tolerance(v)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (1, 5), (HEADS, 5, 5), (2, 1, 5, 5), (2, HEADS, 1, 5), (1, 1, 1, 1)])
+def test_masks_broadcast_and_meet_the_mask_of_the_scheme(shape: tuple[int, ...]) -> None:
+    q, k, _ = QKV
+    mask = normal(*shape) < 0.7
+    banded = PositionScheme("banded", mask=partial(window, size=2))
+    weights = attention_weights(q, k, scheme=banded, mask=mask, **AT)
+    allowed = (mask & window(arange(5), arange(5), 2)).expand(2, HEADS, 5, 5)
+    assert torch.equal(weights > 0, allowed)
+    assert max_error(weights.sum(-1), allowed.any(-1).double()) <= 8 * EPS
+
+
+@given(
+    q_type=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    v_type=st.sampled_from([torch.float64, torch.float32, torch.float16]),
+)
+def test_attention_returns_the_dtype_of_the_values(q_type: torch.dtype, v_type: torch.dtype) -> None:
+    q, k, v = QKV[0].to(q_type), QKV[1].to(torch.float32), QKV[2].to(v_type)
+    assert attention(q, k, v, **AT).dtype == v_type
+    assert attention_weights(q, k, **AT).dtype == torch.promote_types(q_type, torch.float32)
+
+
+# ---- the probes: zero where the property holds, and not where it is broken
+
+
+def by_index(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """The classic fault: positions are counted on the tensors, whatever the caller says."""
+    return RoPE(inverse_frequencies(WIDTH)).transform(q, k, arange(q.shape[2]), arange(k.shape[2]))
+
+
+def against(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    rope = RoPE(inverse_frequencies(WIDTH))
+    return rope.transform(q, k, m, -n)
+
+
+INDEX = PositionScheme("counts queries by index", transform=by_index)
+SIGN = PositionScheme("keys turn the other way", transform=against)
+KEY_INDEX = PositionScheme("counts keys by index", bias=lambda m, n: -0.01 * torch.arange(n.shape[-1]).double() ** 2)
+LEAK = PositionScheme("sees all values", values=lambda weights, v, m, n: weights @ (v + v.mean(2, keepdim=True)))
+
+PROBES: dict[str, tuple[Callable[[PositionScheme], float], PositionScheme]] = {
+    "relative_error": (
+        lambda scheme: properties.relative_error(scheme, *QKV[:2], positions=arange(5), shift=3.5),
+        SIGN,
+    ),
+    "incremental_error": (lambda scheme: properties.incremental_error(scheme, *QKV), INDEX),
+    "left_padding_error": (lambda scheme: properties.left_padding_error(scheme, *QKV, padding=3), KEY_INDEX),
+    "packing_error": (lambda scheme: properties.packing_error(scheme, *QKV, lengths=[2, 3]), KEY_INDEX),
+    "causality_error": (lambda scheme: properties.causality_error(scheme, *QKV), LEAK),
+}
+
+
+@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name not in EMBEDDINGS])
+def test_probes_are_zero_for_schemes_of_the_library(probe: str, name: str) -> None:
+    measure, _ = PROBES[probe]
+    if probe == "relative_error" and name in T5S:
+        with pytest.raises(TypeError, match="must be integers"):  # T5 has no half positions
+            measure(SCHEMES[name])
+        return
+    assert 0 <= measure(SCHEMES[name]) <= 8 * tolerance(QKV[2])
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_probes_notice_a_fault(probe: str) -> None:
+    measure, faulty = PROBES[probe]
+    assert measure(faulty) > 1e-3
+
+
+def test_probes_of_functions_and_matrices() -> None:
+    x, order = normal(2, 5, 3), torch.tensor([3, 1, 4, 0, 2])
+    assert properties.equivariance_error(lambda x: x.softmax(-1), x, order) == 0
+    assert properties.equivariance_error(lambda x: x.cumsum(-2), x, order) > 0.1
+    diagonals = torch.tensor([[c - r for c in range(4)] for r in range(4)], dtype=torch.float64)
+    assert properties.toeplitz_error(diagonals) == 0
+    diagonals[2, 1] += 0.5
+    assert properties.toeplitz_error(diagonals) == 0.5
+    at = arange(5)
+    assert properties.norm_error(Rotation(torch.ones(5, 1), torch.ones(5, 1)), torch.ones(5, 2)) > 0.5
+    assert properties.group_error(rope_of("half"), normal(5, WIDTH), at, at) <= 64 * EPS
+    assert max_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.5
+    assert math.isnan(max_error(torch.tensor([1.0, math.nan]), torch.ones(2)))
+
+
+MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
+    "actual and expected must have one shape": lambda: max_error(torch.ones(2), torch.ones(1, 2)),
+    "must keep the number of tokens": lambda: properties.equivariance_error(
+        lambda x: x[:1], torch.ones(3, 2), torch.tensor([2, 1, 0])
+    ),
+    "matrix must have at least two": lambda: properties.toeplitz_error(torch.ones(1, 5)),
+    "x must have one token": lambda: properties.norm_error(rope_of("half")(arange(4)), torch.ones(5, WIDTH)),
+}
+
+
+@pytest.mark.parametrize("message", MALFORMED_PROBES)
+def test_probes_refuse_what_they_cannot_measure(message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MALFORMED_PROBES[message]()
+
+
+def test_every_probe_is_tested_here() -> None:
+    tested = set(PROBES) | {"equivariance_error", "toeplitz_error", "norm_error", "group_error", "max_error"}
+    assert tested == set(properties.__all__)
