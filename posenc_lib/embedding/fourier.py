@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.frequencies import cos_sin, octave_frequencies
+from posenc_lib.frequencies import cos_sin, octave_frequencies, pixel_frequencies
 
 
 def _coordinates(value: Any, axes: int | None = None) -> Tensor:
@@ -104,33 +104,6 @@ def random_fourier(positions: Tensor, matrix: Tensor, *, dtype: torch.dtype = to
     workplace = torch.device("cpu") if positions.device.type == "mps" else positions.device
     angles = 2 * math.pi * positions.to(workplace, torch.float64) @ matrix.to(workplace, torch.float64).mT
     return torch.cat((angles.cos(), angles.sin()), -1).to(dtype).to(positions.device)
-
-
-def pixel_frequencies(count: int, max_resolution: float, *, spacing: str = "linear") -> Tensor:
-    """Frequencies for a coordinate in [−1, 1] from half a turn up to what a grid of that many pixels can show.
-
-    Equation: linear: ω_k = π (1 + (R/2 − 1) k/(K−1));  geometric: ω_k = π (R/2)^(k/(K−1));  k = 0 … K−1
-        (jaegle2021; R/2 is the Nyquist frequency)
-    Shapes: → (K,), float64, on the CPU
-
-    Args:
-        count: K, at least 1.
-        max_resolution: R, pixels on the axis, at least 2.
-        spacing: "linear" as in Perceiver, or "geometric"; timm has both.
-
-    Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
-
-    Source: jaegle2021
-    Chapter: 04
-    """
-    _checks.whole_number("count", count, least=1)
-    _checks.one_of("spacing", spacing, ("linear", "geometric"))
-    if _checks.positive("max_resolution", max_resolution) < 2:
-        raise ValueError(f"max_resolution must be at least 2, got {max_resolution}")
-    if spacing == "linear":
-        return math.pi * torch.linspace(1, max_resolution / 2, count, dtype=torch.float64, device="cpu")
-    return math.pi * (max_resolution / 2) ** torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
 
 
 def perceiver_fourier(

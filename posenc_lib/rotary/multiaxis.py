@@ -217,48 +217,6 @@ def dinov3_frequencies(dim: int, base: float = 100.0) -> Tensor:
     return 2 * math.pi * axial_frequencies((quarter, quarter), base)
 
 
-def pixel_frequencies(count: int, resolution: float) -> Tensor:
-    """Frequencies for coordinates in [−1, 1], evenly spaced up to the finest that `resolution` samples can carry.
-
-    Equation: ω_k = π (1 + k (R/2 − 1)/(K − 1)),  k = 0 … K−1      (checked against the released code of
-        rotary-embedding-torch and timm)
-    Shapes: → (K,), float64, on the CPU
-
-    For `block_frequencies` and `positions.spanning_grid`. R/2 half-turns per unit length are the Nyquist rate.
-
-    Args:
-        count: K, at least 1.
-        resolution: R, samples from −1 to 1, at least 2.
-
-    Raises:
-        TypeError, ValueError: `count` is no int of at least 1, `resolution` is below 2.
-
-    Chapter: 17
-    """
-    _checks.whole_number("count", count, least=1)
-    return math.pi * torch.linspace(1, _resolution(resolution) / 2, count, dtype=torch.float64, device="cpu")
-
-
-def octave_pixel_frequencies(count: int, resolution: float) -> Tensor:
-    """As `pixel_frequencies`, evenly spaced in octaves.
-
-    Equation: ω_k = π 2^(k (log₂ R − 1)/(K − 1)),  k = 0 … K−1      (checked against the released code of timm)
-    Shapes: → (K,), float64, on the CPU
-
-    Args:
-        count: K, at least 1.
-        resolution: R, samples from −1 to 1, at least 2.
-
-    Raises:
-        TypeError, ValueError: as `pixel_frequencies`.
-
-    Chapter: 17
-    """
-    _checks.whole_number("count", count, least=1)
-    octaves = math.log2(_resolution(resolution)) - 1
-    return math.pi * 2.0 ** torch.linspace(0, octaves, count, dtype=torch.float64, device="cpu")
-
-
 # ---- the axes share one series of frequencies
 
 
@@ -449,12 +407,6 @@ def _quarter(dim: int) -> int:
     if _checks.whole_number("dim", dim, least=4) % 4:
         raise ValueError(f"dim must be a multiple of 4, two axes with pairs of channels each; got {dim}")
     return dim // 4
-
-
-def _resolution(value: float) -> float:
-    if _checks.positive("resolution", value) < 2:
-        raise ValueError(f"resolution must be at least 2 samples, got {value}")
-    return value
 
 
 def _sections(frequencies: Tensor, sections: Sequence[int]) -> tuple[int, int, int]:

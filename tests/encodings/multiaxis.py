@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.frequencies import inverse_frequencies, pixel_frequencies
 from posenc_lib.multimodal_positions import (
     AudioVideo,
     Block,
@@ -30,8 +30,6 @@ from posenc_lib.rotary.multiaxis import (
     golden_gate_frequencies,
     mrope_frequencies,
     mrope_interleaved_frequencies,
-    octave_pixel_frequencies,
-    pixel_frequencies,
     pixtral_frequencies,
     videorope_frequencies,
 )
@@ -142,7 +140,7 @@ def rope2d_timm_eva_cat(p: dict[str, Any], x: dict[str, Any]) -> Fields:
 
 
 def rope2d_timm_pixel(p: dict[str, Any], x: dict[str, Any]) -> Fields:
-    bands = (pixel_frequencies if p["linear_bands"] else octave_pixel_frequencies)(p["dim"] // 4, p["max_res"])
+    bands = pixel_frequencies(p["dim"] // 4, p["max_res"], spacing="linear" if p["linear_bands"] else "geometric")
     rotation = AxialRoPE(block_frequencies(bands, bands))(spanning_grid(p["feat_shape"]))
     return {"sin": per_channel(rotation.sin), "cos": per_channel(rotation.cos)}
 

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from posenc_lib import properties
 from posenc_lib.attention import attention, causal, real_keys
-from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.frequencies import inverse_frequencies, pixel_frequencies
 from posenc_lib.multimodal_positions import (
     AudioVideo,
     Block,
@@ -58,8 +58,6 @@ from posenc_lib.rotary.multiaxis import (
     mixed_frequencies,
     mrope_frequencies,
     mrope_interleaved_frequencies,
-    octave_pixel_frequencies,
-    pixel_frequencies,
     pixtral_frequencies,
     videorope_frequencies,
 )
@@ -300,7 +298,9 @@ def test_pixel_frequencies_end_at_the_nyquist_rate() -> None:
     expected = [math.pi, 2 * math.pi, 3 * math.pi, 4 * math.pi, 5 * math.pi]
     torch.testing.assert_close(pixel_frequencies(5, 10), torch.tensor(expected, dtype=torch.float64))
     expected = [math.pi * 2**k for k in range(4)]
-    torch.testing.assert_close(octave_pixel_frequencies(4, 16), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(
+        pixel_frequencies(4, 16, spacing="geometric"), torch.tensor(expected, dtype=torch.float64)
+    )
     assert pixel_frequencies(1, 10).tolist() == [math.pi]
 
 
@@ -812,7 +812,7 @@ def test_what_is_built_on_the_cpu_stays_there() -> None:
         "resized": lambda: resized_grid((2, 3), (4, 4)),
         "randomised": lambda: randomised(3, 9, generator=seeded()),
         "pixel": lambda: pixel_frequencies(3, 8),
-        "octave": lambda: octave_pixel_frequencies(3, 8),
+        "octave": lambda: pixel_frequencies(3, 8, spacing="geometric"),
         "golden gate": lambda: golden_gate_frequencies(2, 8, slowest=1.0, fastest=2.0),
         "interleaved": lambda: mrope_interleaved_frequencies(SERIES, (4, 2, 2)),
     }
@@ -885,7 +885,7 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: dinov3_frequencies(2), ValueError, "dim"),
     (lambda: pixel_frequencies(0, 8), ValueError, "count"),
     (lambda: pixel_frequencies(2, 1), ValueError, "resolution"),
-    (lambda: octave_pixel_frequencies(2, 1.5), ValueError, "resolution"),
+    (lambda: pixel_frequencies(2, 1.5, spacing="geometric"), ValueError, "resolution"),
     (lambda: pixtral_frequencies(SERIES[:3]), ValueError, "frequencies"),
     (lambda: mrope_frequencies(normal(2, 4), (2, 1, 1)), ValueError, "frequencies"),
     (lambda: mrope_frequencies(SERIES, (4, 2, 1)), ValueError, "sections"),
