@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,6 +32,12 @@ from posenc_lib.scheme import NOPE, PositionScheme
 EPS = torch.finfo(torch.float64).eps
 LENGTHS = (7, 8, 9, 16, 33)
 HEADS, WIDTH, ROWS = 4, 8, 8192  # of the schemes below
+
+
+def groups() -> dict[str, ModuleType]:
+    """The examples and golden cases of each group of encodings: the files beside its tests in `encodings`."""
+    files = sorted((Path(__file__).parent / "encodings").glob("*.py"))
+    return {path.stem: import_module(path.stem) for path in files if not path.stem.startswith("test_")}
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

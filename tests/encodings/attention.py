@@ -66,7 +66,6 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
     "nope_layer_pattern": nope_layer_pattern,
     "rope_gemma3_local_global": rope_gemma3_local_global,
 }
-EXCLUDED_FIELDS: dict[str, str] = {}
 
 # ---- examples: 4 heads of 8 channels, all parameters in float64
 

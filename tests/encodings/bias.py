@@ -115,7 +115,6 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
     "swin_relative_position_index": swin_relative_position_index,
     "swinv2_log_coords_table": swinv2_log_coords_table,
 }
-EXCLUDED_FIELDS: dict[str, str] = {}
 
 
 # ---- example schemes: head dimension 8, 4 heads. Grids get position p of a sequence as the place (p // 4, p mod 4)

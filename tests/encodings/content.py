@@ -244,9 +244,15 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 }
 
 COUNTS_ON = "the peer counts on past max_distance; ours stops at ±num_buckets, where δ cuts both off"
-EXCLUDED_FIELDS: dict[str, str] = {
-    "deberta_v2_log_bucket_b32_m128:bucket": COUNTS_ON,
-    "deberta_v2_log_bucket_b32_m128:float64_formula": COUNTS_ON,
+
+
+def cut_off(theirs: Tensor, p: Case) -> Tensor:
+    return theirs.clamp(-p["bucket_size"], p["bucket_size"])
+
+
+CORRECTED: dict[str, tuple[str, Callable[[Tensor, Case], Tensor]]] = {
+    "deberta_v2_log_bucket_b32_m128:bucket": (COUNTS_ON, cut_off),
+    "deberta_v2_log_bucket_b32_m128:float64_formula": (COUNTS_ON, cut_off),
 }
 
 

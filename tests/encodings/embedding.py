@@ -100,7 +100,6 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
     "sincos2d_timm": sincos2d_timm,
     "timestep_embedding_diffusers": timestep_embedding_diffusers,
 }
-EXCLUDED_FIELDS: dict[str, str] = {}
 
 
 # ---- example schemes of width 8. Grids get position p of a sequence as the place (p // 4, p mod 4)

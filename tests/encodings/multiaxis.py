@@ -238,8 +238,6 @@ ADAPTERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Fields]] = {
     "tmrope_position_ids_qwen2_5_omni_audio_in_video": tmrope_position_ids_qwen2_5_omni_audio_in_video,
 }
 
-EXCLUDED_FIELDS: dict[str, str] = {}
-
 
 # ---- example schemes: head_dim 8, 4 heads
 

@@ -31,8 +31,6 @@ from posenc_lib.scheme import PositionScheme
 Case = dict[str, Any]
 Fields = dict[str, Tensor]
 
-EXCLUDED_FIELDS: dict[str, str] = {}
-
 
 def fields(schedule: Schedule) -> Fields:
     return {"inv_freq": schedule.frequencies, "attention_factor": torch.tensor(schedule.attention_factor)}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from embedding import ADAPTERS, EXCLUDED_FIELDS, SCHEMES, WIDTH, draw
+from embedding import SCHEMES, WIDTH, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -35,9 +33,6 @@ from posenc_lib.positions import arange, grid
 from posenc_lib.properties import equivariance_error, max_error
 
 EPS = torch.finfo(torch.float64).eps
-ORACLES = next(
-    folder for folder in (Path(__file__).parents[1] / "oracles", Path("/work/main/tests/oracles")) if folder.is_dir()
-)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -57,23 +52,6 @@ def embedding_of(name: str) -> Callable[[Tensor], Tensor]:
     embedding = SCHEMES[name].embedding
     assert embedding is not None
     return embedding
-
-
-# ---- golden cases
-
-
-@pytest.mark.parametrize("case", ADAPTERS)
-def test_golden_case(case: str) -> None:
-    file = json.loads((ORACLES / f"{case}.json").read_text(encoding="utf-8"))
-    computed = ADAPTERS[case](file["params"], file["inputs"])
-    assert set(computed) == set(file["outputs"])
-    for field, value in file["outputs"].items():
-        if f"{case}:{field}" in EXCLUDED_FIELDS:
-            continue
-        expected, actual = torch.tensor(value, dtype=torch.float64), computed[field].detach()
-        assert actual.shape == expected.shape, field
-        allowed = file["suggested_atol"] + file["suggested_rtol"] * expected.abs()
-        assert bool(((actual.double() - expected).abs() <= allowed).all()), field
 
 
 # ---- all of them

@@ -29,8 +29,6 @@ from posenc_lib.scheme import PositionScheme
 Case = dict[str, Any]
 Fields = dict[str, Tensor]
 
-EXCLUDED_FIELDS: dict[str, str] = {}
-
 
 def xpos_rotary_embedding_torch(p: Case, x: Case) -> Fields:
     at = arange(p["length"])
