@@ -371,24 +371,37 @@ class RePo(nn.Module):
 
     def positions(self, x: Tensor) -> Tensor:
         """z: hidden states (B, T, D) → (B, H, T)."""
-        named: Tensor = self.heads(nn.functional.silu(self.gate(x)) * self.content(x))
-        return named.mT
+        compute = _checks.at_least_float32(x.dtype, self.gate.weight.dtype)
+        x = x.to(compute)
+        gate, content, heads = (layer.weight.to(compute) for layer in (self.gate, self.content, self.heads))
+        return ((nn.functional.silu(x @ gate.mT) * (x @ content.mT)) @ heads.mT).mT
 
     def transform(
-        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor, k_x: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        *,
+        q_x: Tensor | None = None,
+        k_x: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by the positions that its hidden states name."""
         return self._turned("q", q, q_positions, q_x), self._turned("k", k, k_positions, k_x)
 
-    def _turned(self, name: str, x: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+    def _turned(self, name: str, x: Tensor, positions: Tensor, hidden: Tensor | None) -> Tensor:
         _tokens_of_heads(name, x, positions)
+        if hidden is None:
+            raise TypeError(
+                f"{name}_x must be given, because this encoding depends on hidden states: attention(..., {name}_x=…)"
+            )
         wanted = (x.shape[0], x.shape[2], self.gate.in_features)
         if _checks.floating_tensor(f"{name}_x", hidden, least_dims=3).shape != wanted:
             raise ValueError(f"{name}_x must have shape (B, T, D) = {wanted}, got {tuple(hidden.shape)}")
-        compute = _checks.at_least_float32(x.dtype, hidden.dtype)
+        compute = _checks.at_least_float32(x.dtype)
         if x.shape[1] != self.heads.out_features:
             raise ValueError(f"{name} must have {self.heads.out_features} heads, got {x.shape[1]}")
-        cos, sin = cos_sin(self.positions(hidden).to(compute), self.rope.frequencies, dtype=compute)  # (B, H, T, r/2)
+        cos, sin = cos_sin(self.positions(hidden), self.rope.frequencies, dtype=compute)  # (B, H, T, r/2)
         a = self.rope.attention_factor
         return _turn(name, x, cos * a, sin * a, self.rope.layout)
 

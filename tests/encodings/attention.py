@@ -70,7 +70,7 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 # ---- examples: 4 heads of 8 channels, all parameters in float64
 
 HEADS, WIDTH = 4, 8
-NOISE = 256  # positions for which the example of convSPE has noise
+NOISE = 2048  # positions for which the example of convSPE has noise
 
 
 def draw(seed: int) -> torch.Generator:
@@ -115,12 +115,33 @@ SCHEMES: dict[str, PositionScheme] = {
     "ModernBERT, local": modernbert(2)[1].scheme(WIDTH),
 }
 
-# The probe of "relative" sees transform and bias, not scores or masks: Self-Extend, dual chunk attention, LM-Infinite's
-# sinks and Llama 4's chunks depend on where counting begins as well.
+COUNTED = "which keys are near, or in one group or chunk, depends on where counting begins"
+TEMPERED = "a query's temperature depends on its own position"
+DRAWN = "relative on average over the noise only"
+COSINES = "its cosines turn back up"
 NOT: dict[tuple[str, str], str] = {
-    ("Llama 4 temperature", "relative"): "a query's temperature depends on its own position",
-    ("log-length temperature", "relative"): "a query's temperature depends on its own position",
-    ("SSMax", "relative"): "a query's factor depends on its own position",
-    ("sineSPE", "relative"): "relative on average over the noise only",
-    ("convSPE", "relative"): "relative on average over the noise only",
+    **{
+        (name, p): COUNTED
+        for name in ("Self-Extend", "dual chunk attention", "Llama 4, chunk")
+        for p in ("relative", "Toeplitz")
+    },
+    ("LM-Infinite", "relative"): "the first positions are sinks",
+    ("LM-Infinite", "Toeplitz"): "the first positions are sinks",
+    **{
+        (name, p): TEMPERED
+        for name in ("Llama 4 temperature", "log-length temperature", "SSMax")
+        for p in ("relative", "norm")
+    },
+    ("SSMax", "nothing at position zero"): "the first query sees one key, and ln 1 = 0",
+    **{(name, p): DRAWN for name in ("sineSPE", "convSPE") for p in ("relative", "Toeplitz")},
+    **{
+        (name, p): "queries and keys are multiplied by noise"
+        for name in ("sineSPE", "convSPE")
+        for p in ("nothing at position zero", "norm", "decays with distance")
+    },
+    **{
+        (name, "decays with distance"): COSINES
+        for name in SCHEMES
+        if name not in ("Llama 4 temperature", "log-length temperature", "SSMax", "sineSPE", "convSPE")
+    },
 }

@@ -177,10 +177,16 @@ SCHEMES: dict[str, PositionScheme] = {
 GRIDS = ("Swin", "BEiT", "iRPE product", "iRPE cross", "iRPE euclidean", "CrossFormer", "Swin-V2", "iRPE contextual")
 NOT: dict[tuple[str, str], str] = {
     ("FIRE", "relative"): "its divisor is the query's position",
-    ("FIRE", "toeplitz"): "its divisor is the query's position",
+    ("FIRE", "Toeplitz"): "its divisor is the query's position",
     **{
         (name, p): "relative on the grid, not along the rows of tokens"
         for name in GRIDS
-        for p in ("relative", "toeplitz")
+        for p in ("relative", "Toeplitz")
     },
+    **{
+        (name, "decays with distance"): "its numbers are learned"
+        for name in SCHEMES
+        if name not in ("KERPLE log", "KERPLE power", "Sandwich")
+    },
+    ("Sandwich", "decays with distance"): "a sum of cosines falls in waves",
 }

@@ -272,7 +272,7 @@ def example_cope() -> CoPE:
 
 
 def example_tupe() -> TUPE:
-    tupe = TUPE(64, WIDTH, HEADS, WIDTH, std=1.0, generator=draw(4)).double()
+    tupe = TUPE(2048, WIDTH, HEADS, WIDTH, std=1.0, generator=draw(4)).double()
     nn.init.normal_(tupe.theta, generator=draw(40))
     return tupe
 
@@ -314,5 +314,22 @@ SCHEMES: dict[str, PositionScheme] = {
 HIDDEN: frozenset[str] = frozenset({"Forgetting Transformer", "PaTH", "Relative logits"})
 
 NOT: dict[tuple[str, str], str] = {
-    ("TUPE", "relative"): "its positions are absolute",
+    **{("TUPE", p): "its positions are absolute" for p in ("relative", "Toeplitz")},
+    **{
+        (name, "blind to order when positions move along"): "it counts or sums along the tokens, in their order"
+        for name in ("CoPE", "Forgetting Transformer", "PaTH")
+    },
+    ("Shaw", "nothing at position zero"): "distance 0 has a vector too, which is added to every value",
+    ("TUPE", "nothing at position zero"): "the scores are divided by √(2d)",
+    ("CoPE", "nothing at position zero"): "it counts open gates, not positions",
+    ("DAPE", "nothing at position zero"): "a network of the scores is added, whatever the distance",
+    **{
+        (name, "nothing at position zero"): "distance 0 has a vector too, which meets the content of the key"
+        for name in ("BERT relative_key_query", "Transformer-XL", "DeBERTa", "DeBERTa, released", "DeBERTa-v2")
+    },
+    **{
+        (name, "decays with distance"): "what the distance does is learned"
+        for name in SCHEMES
+        if name != "Forgetting Transformer"
+    },
 }

@@ -130,13 +130,18 @@ SCHEMES: dict[str, PositionScheme] = {
     ),
     "learnable Fourier": PositionScheme(
         "learnable Fourier",
-        embedding=OnGrid(LearnableFourier(WIDTH, axes=2, features=8, hidden=8, gamma=4.0, generator=draw())),
+        embedding=OnGrid(LearnableFourier(WIDTH, axes=2, features=8, hidden=8, gamma=4.0, generator=draw()).double()),
     ),
     "timestep": PositionScheme("timestep", embedding=partial(timestep, dim=WIDTH, shift=1, cosine_first=False)),
     "grid sinusoid": PositionScheme("grid sinusoid", embedding=lambda p: sinusoidal_grid(places(p), WIDTH)),
     "learned grid": PositionScheme(
-        "learned grid", embedding=OnGrid(LearnedGrid((64, COLUMNS), WIDTH, generator=draw()))
+        "learned grid", embedding=OnGrid(LearnedGrid((512, COLUMNS), WIDTH, generator=draw()))
     ),
 }
 
-NOT: dict[tuple[str, str], str] = {}
+OWN = "it gives each token a vector of its own, which enters scores through content · position too"
+NOT: dict[tuple[str, str], str] = {
+    **{(name, p): OWN for name in SCHEMES for p in ("relative", "Toeplitz")},
+    **{(name, "nothing at position zero"): "position 0 has a vector like any other" for name in SCHEMES},
+    **{(name, "decays with distance"): "dot products of its vectors rise again" for name in SCHEMES},
+}

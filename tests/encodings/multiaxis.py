@@ -276,5 +276,7 @@ SCHEMES: dict[str, PositionScheme] = _schemes()
 # scores are relative in the two coordinates and not in the token number.
 _GRID = "relative in row and column, not in the number of a token on a grid"
 NOT: dict[tuple[str, str], str] = {
-    (name, "relative"): _GRID for name in ("axial RoPE", "Pixtral's RoPE", "golden-gate RoPE", "mixed RoPE")
-}
+    (name, p): _GRID
+    for name in ("axial RoPE", "Pixtral's RoPE", "golden-gate RoPE", "mixed RoPE")
+    for p in ("relative", "Toeplitz")
+} | {(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES}

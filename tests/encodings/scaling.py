@@ -232,7 +232,8 @@ SCHEMES: dict[str, PositionScheme] = {
 
 # An attention factor makes the transform a rotation times a number: scores stay relative, vectors get longer.
 NOT: dict[tuple[str, str], str] = {
-    (name, "norm"): "cos and sin carry the attention factor"
+    (name, p): "cos and sin carry the attention factor"
     for name, schedule in SCHEDULES.items()
     if schedule.attention_factor != 1
-}
+    for p in ("norm", "nothing at position zero")
+} | {(name, "decays with distance"): "its cosines turn back up" for name in SCHEDULES}

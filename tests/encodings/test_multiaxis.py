@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import multiaxis as group
 import pytest
 import torch
 from hypothesis import given, settings
@@ -678,24 +677,6 @@ def test_every_path_is_scored_as_if_alone() -> None:
 
 
 Q, K, V = (normal(2, 4, 6, 8, seed=s) for s in range(3))
-PROBES: dict[str, Callable[[PositionScheme], float]] = {
-    "relative": lambda s: properties.relative_error(s, Q, K, positions=arange(6), shift=5),
-    "incremental": lambda s: properties.incremental_error(s, Q, K, V),
-    "left_padding": lambda s: properties.left_padding_error(s, Q, K, V, padding=2),
-    "packing": lambda s: properties.packing_error(s, Q, K, V, lengths=[2, 4]),
-    "causality": lambda s: properties.causality_error(s, Q, K, V),
-}
-
-
-@pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("name", group.SCHEMES)
-def test_properties(name: str, probe: str) -> None:
-    with torch.no_grad():
-        error = PROBES[probe](group.SCHEMES[name])
-    if (name, probe) in group.NOT:
-        assert error > 1e-3
-    else:
-        assert error < 1e-12
 
 
 # ---- machinery

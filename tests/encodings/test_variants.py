@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from posenc_lib import properties
-from posenc_lib.attention import attention, attention_weights, causal
+from posenc_lib.attention import attention, attention_weights
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange, from_mask
 from posenc_lib.rotary.rope import LAYOUTS, RoPE, convert_layout
@@ -143,30 +143,6 @@ def test_nothing_is_changed_in_place_and_lengths_may_differ(name: str) -> None:
     last_q, all_k = TRANSFORMS[name](Q[:, :, -1:], K, AT[-1:], AT)
     assert torch.allclose(last_q, whole_q[:, :, -1:], rtol=0, atol=1e-14)
     assert torch.allclose(all_k, whole_k, rtol=0, atol=1e-14)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", group.SCHEMES)
-def test_schemes_decode_step_by_step_and_ignore_left_padding(name: str) -> None:
-    scheme = group.SCHEMES[name]
-    q, k, v = (normal(2, H, 6, D, seed=seed) for seed in (1, 2, 3))
-    assert properties.incremental_error(scheme, q, k, v) < 1e-6  # parameters are float32
-    assert properties.left_padding_error(scheme, q, k, v, padding=3) < 1e-6
-    assert properties.packing_error(scheme, q, k, v, lengths=[2, 4]) < 1e-6
-    assert properties.causality_error(scheme, q, k, v) == 0
-
-
-@torch.no_grad()
-def test_repo_decodes_step_by_step() -> None:
-    scheme = group.SCHEMES_OF_HIDDEN_STATES["RePo"]
-    q, k, v = (normal(2, H, 6, D, seed=seed, dtype=torch.float32) for seed in (1, 2, 3))
-    x, at = normal(2, 6, D, seed=4, dtype=torch.float32), arange(6)
-    whole = attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=causal(at, at), q_x=x, k_x=x)
-    for t in range(6):
-        one, past = slice(t, t + 1), slice(t + 1)
-        given_ = dict(q_positions=at[one], k_positions=at[past], q_x=x[:, one], k_x=x[:, past])
-        step = attention(q[:, :, one], k[:, :, past], v[:, :, past], scheme=scheme, **given_)
-        assert torch.allclose(step, whole[:, :, one], rtol=0, atol=1e-6)
 
 
 @torch.no_grad()

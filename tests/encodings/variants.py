@@ -85,13 +85,19 @@ def started(module: CayleySTRING) -> CayleySTRING:
     return module
 
 
+def phased(module: PoPE) -> PoPE:
+    """Phases between the ends of their range, where they begin."""
+    torch.nn.init.uniform_(module.phase, -2, -1, generator=seeded())
+    return module
+
+
 ROPE = RoPE(inverse_frequencies(WIDTH))
 
 SCHEMES: dict[str, PositionScheme] = {
     "xPos": PositionScheme("xPos", transform=XPos(inverse_frequencies(WIDTH)).transform),
     "xPos, half": PositionScheme("xPos, half", transform=XPos(inverse_frequencies(WIDTH), layout="half").transform),
     "RoPER": PositionScheme("RoPER", transform=ROPE.transform, values=partial(rotated_values, rope=ROPE)),
-    "PoPE": PositionScheme("PoPE", transform=PoPE(WIDTH, heads=HEADS).transform, scale=WIDTH**-0.5),
+    "PoPE": PositionScheme("PoPE", transform=phased(PoPE(WIDTH, heads=HEADS)).transform, scale=WIDTH**-0.5),
     "LieRE, one axis": PositionScheme("LieRE", transform=LieRE(WIDTH, axes=1, block=4, generator=seeded()).transform),
     "ComRoPE, one axis": PositionScheme(
         "ComRoPE", transform=ComRoPE(WIDTH, axes=1, block=4, heads=HEADS, generator=seeded()).transform
@@ -101,20 +107,29 @@ SCHEMES: dict[str, PositionScheme] = {
     "FoPE, half": PositionScheme("FoPE, half", transform=fope("half").transform),
     "GRAPE, one plane": PositionScheme("GRAPE", transform=grape_transform),
     "TAPA": PositionScheme("TAPA", scores=tapa, scale=1.0),
+    "RePo": PositionScheme("RePo", transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded()).double().transform),
 }
 
-# These read the hidden states: attention(..., q_x=x, k_x=x) with x of the same width.
-SCHEMES_OF_HIDDEN_STATES: dict[str, PositionScheme] = {
-    "RePo": PositionScheme("RePo", transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded()).transform),
-}
+# These need hidden states: `attention(..., q_x=…, k_x=…)`, each of shape (B, T, WIDTH).
+HIDDEN: frozenset[str] = frozenset({"RePo"})
 
-# "relative" of TAPA is in its `scores`, at which the probe does not look: test_variants.py does.
+MIXED = "mixed tables are no rotation: there is no formula for the cosine of a sum in them"
+SCALED = "queries and keys are scaled by their positions"
 NOT: dict[tuple[str, str], str] = {
-    ("FoPE", "relative"): "mixed tables are no rotation: there is no formula for the cosine of a sum in them",
-    ("FoPE, half", "relative"): "mixed tables are no rotation: there is no formula for the cosine of a sum in them",
-    ("FoPE", "norm"): "mixed tables are no rotation",
-    ("FoPE, half", "norm"): "mixed tables are no rotation",
+    **{
+        (name, p): MIXED
+        for name in ("FoPE", "FoPE, half")
+        for p in ("relative", "Toeplitz", "norm", "nothing at position zero")
+    },
     ("PoPE", "norm"): "the magnitude is the softplus of the content, in twice as many channels",
-    ("xPos", "norm"): "queries and keys are scaled by their positions",
-    ("xPos, half", "norm"): "queries and keys are scaled by their positions",
+    ("PoPE", "nothing at position zero"): "the magnitude is the softplus of the content",
+    ("TAPA", "nothing at position zero"): "only a fraction of the channels tells the content",
+    ("RePo", "nothing at position zero"): "it turns by positions that it reads from the tokens",
+    **{(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES if name != "RePo"},
+    **{
+        (name, "float32 angles"): "the exponential of a learned matrix is computed in float32, angles and all"
+        for name in ("LieRE, one axis", "ComRoPE, one axis")
+    },
+    ("xPos", "norm"): SCALED,
+    ("xPos, half", "norm"): SCALED,
 }
