@@ -212,6 +212,7 @@ def api_page(title: str, modules: tuple[str, ...]) -> bytes:
 def signature(name: str, value: Any) -> str:
     """How to call it, one argument a line where the line would be long."""
     text = f"{name}{str(inspect.signature(value)).replace('torch.', '')}".replace("'", "")
+    text = re.sub(r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text)  # defaults that are functions
     if len(text) <= 88:
         return text
     head, _, tail = text.partition("(")
