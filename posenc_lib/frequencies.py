@@ -81,6 +81,33 @@ def octave_frequencies(count: int) -> Tensor:
     return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64, device="cpu")
 
 
+def pixel_frequencies(count: int, max_resolution: float, *, spacing: str = "linear") -> Tensor:
+    """Frequencies for a coordinate in [−1, 1] from half a turn up to what a grid of that many pixels can show.
+
+    Equation: linear: ω_k = π (1 + (R/2 − 1) k/(K−1));  geometric: ω_k = π (R/2)^(k/(K−1));  k = 0 … K−1
+        (jaegle2021; R/2 is the Nyquist frequency)
+    Shapes: → (K,), float64, on the CPU
+
+    Args:
+        count: K, at least 1.
+        max_resolution: R, pixels on the axis, at least 2.
+        spacing: "linear" as in Perceiver, or "geometric"; timm has both.
+
+    Raises:
+        TypeError, ValueError: an argument of another kind, named in the message.
+
+    Source: jaegle2021
+    Chapter: 04
+    """
+    _checks.whole_number("count", count, least=1)
+    _checks.one_of("spacing", spacing, ("linear", "geometric"))
+    if _checks.positive("max_resolution", max_resolution) < 2:
+        raise ValueError(f"max_resolution must be at least 2, got {max_resolution}")
+    if spacing == "linear":
+        return math.pi * torch.linspace(1, max_resolution / 2, count, dtype=torch.float64, device="cpu")
+    return math.pi * (max_resolution / 2) ** torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
+
+
 def wavelengths(frequencies: Tensor) -> Tensor:
     """Positions in a full turn of each pair; infinite where the frequency is 0.
 

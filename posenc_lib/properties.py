@@ -7,11 +7,12 @@ given by the caller, so that nothing is drawn in secret; float64 tensors make th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from posenc_lib.attention import attention, causal, real_keys, same_document
+from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document
 from posenc_lib.positions import arange, documents, from_mask, packed
 from posenc_lib.rotary import RoPE, Rotation
 from posenc_lib.scheme import PositionScheme
@@ -60,28 +61,37 @@ def equivariance_error(function: Callable[[Tensor], Tensor], x: Tensor, permutat
     return max_error(function(x[..., permutation, :]), outputs[..., permutation, :])
 
 
-def relative_error(scheme: PositionScheme, q: Tensor, k: Tensor, *, positions: Tensor, shift: float) -> float:
-    """Relative position: scores do not change when all positions move together.
+def relative_error(
+    scheme: PositionScheme,
+    q: Tensor,
+    k: Tensor,
+    *,
+    positions: Tensor,
+    shift: float,
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
+) -> float:
+    """Relative position: weights do not change when all positions move together.
 
-    Equation: max |s(m + c, n + c) − s(m, n)|, s the unscaled score plus the bias
-    Shapes: q, k (B, H, T, d), positions (T,)
+    Equation: max |α(m + c, n + c) − α(m, n)|
+    Shapes: q (B, H, T, d), k (B, Hk, T, d), positions (T,)
 
     Args:
-        scheme: fills `transform` or `bias` or both.
+        scheme: any scheme (its embedding is not involved).
         q: queries.
         k: keys.
         positions: of both.
         shift: c, in positions.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 11
     """
 
-    def scores(at: Tensor) -> Tensor:
-        turned = (q, k) if scheme.transform is None else scheme.transform(q, k, at, at)
-        content = turned[0] @ turned[1].mT
-        return content if scheme.bias is None else content + scheme.bias(at, at)
+    def weights(at: Tensor) -> Tensor:
+        return attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme, q_x=q_x, k_x=k_x)
 
-    return max_error(scores(positions + shift), scores(positions))
+    return max_error(weights(positions + shift), weights(positions))
 
 
 def toeplitz_error(matrix: Tensor) -> float:
@@ -136,7 +146,9 @@ def group_error(rope: RoPE, x: Tensor, m: Tensor, n: Tensor) -> float:
     return max_error(rope(m, dtype)(rope(n, dtype)(x)), rope(m + n, dtype)(x))
 
 
-def incremental_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -> float:
+def incremental_error(
+    scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
+) -> float:
     """Incremental = parallel: decoding token by token over a cache gives what one causal pass gives.
 
     Equation: max |o_t(keys 0 … t) − o_t|
@@ -147,10 +159,11 @@ def incremental_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -
         q: queries.
         k: keys.
         v: values.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 20
     """
-    length = q.shape[2]
     steps = [
         attention(
             q[:, :, t : t + 1],
@@ -159,83 +172,125 @@ def incremental_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -
             q_positions=arange(1, offset=t, device=q.device),
             k_positions=arange(t + 1, device=q.device),
             scheme=scheme,
+            q_x=None if q_x is None else q_x[:, t : t + 1],
+            k_x=None if k_x is None else k_x[:, : t + 1],
         )
-        for t in range(length)
+        for t in range(q.shape[2])
     ]
-    return max_error(torch.cat(steps, 2), _causal_attention(scheme, q, k, v))
+    return max_error(torch.cat(steps, 2), _causal_attention(scheme, q, k, v, q_x, k_x))
 
 
-def left_padding_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, padding: int) -> float:
+def left_padding_error(
+    scheme: PositionScheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    padding: int,
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
+) -> float:
     """Left padding: a padded row gives the same outputs as the row alone.
 
     Equation: max |o(padded)_{t + p} − o_t|
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v)
 
     Args:
-        scheme: any scheme.
+        scheme: any scheme (its embedding is not involved).
         q: queries.
         k: keys.
         v: values.
         padding: slots p put before the tokens, filled with ones.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 20
     """
-    length = q.shape[2]
-    mask = (torch.arange(padding + length, device=q.device) >= padding).expand(q.shape[0], -1)  # (B, p + T)
-    positions = from_mask(mask)
-    padded = [torch.nn.functional.pad(x, (0, 0, padding, 0), value=1.0) for x in (q, k, v)]
-    allowed = causal(positions, positions) & real_keys(mask)
-    out = attention(*padded, q_positions=positions, k_positions=positions, scheme=scheme, mask=allowed)
-    return max_error(out[:, :, padding:], _causal_attention(scheme, q, k, v))
+    mask = (torch.arange(padding + q.shape[2], device=q.device) >= padding).expand(q.shape[0], -1)  # (B, p + T)
+    at = from_mask(mask)
+    allowed = causal(at, at) & real_keys(mask)
+
+    def padded(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, 0, padding, 0), value=1.0)
+
+    hidden: dict[str, Any] = {name: x if x is None else padded(x) for name, x in (("q_x", q_x), ("k_x", k_x))}
+    heads = map(padded, (q, k, v))
+    out = attention(*heads, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, **hidden)
+    return max_error(out[:, :, padding:], _causal_attention(scheme, q, k, v, q_x, k_x))
 
 
-def packing_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, lengths: Sequence[int]) -> float:
+def packing_error(
+    scheme: PositionScheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    lengths: Sequence[int],
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
+) -> float:
     """Packing: documents in one row give the same outputs as each alone.
 
     Equation: max |o(packed) − (o(document 1), o(document 2), …)|
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v), Σ lengths = T
 
     Args:
-        scheme: any scheme.
+        scheme: any scheme (its embedding is not involved).
         q: queries.
         k: keys.
         v: values.
         lengths: lengths of the documents.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 20
     """
-    positions, numbers = packed(lengths, device=q.device), documents(lengths, device=q.device)
-    allowed = causal(positions, positions) & same_document(numbers, numbers)
-    together = attention(q, k, v, q_positions=positions, k_positions=positions, scheme=scheme, mask=allowed)
-    parts = zip(*(torch.split(x, list(lengths), 2) for x in (q, k, v)), strict=True)
-    alone = [_causal_attention(scheme, *part) for part in parts]
+    at, numbers = packed(lengths, device=q.device), documents(lengths, device=q.device)
+    allowed = causal(at, at) & same_document(numbers, numbers)
+    together = attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, q_x=q_x, k_x=k_x)
+    alone, start = [], 0
+    for length in lengths:
+        part = slice(start, start + length)
+        hidden = (None if x is None else x[:, part] for x in (q_x, k_x))
+        alone.append(_causal_attention(scheme, q[:, :, part], k[:, :, part], v[:, :, part], *hidden))
+        start += length
     return max_error(together, torch.cat(alone, 2))
 
 
-def causality_error(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -> float:
+def causality_error(
+    scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
+) -> float:
     """Causality: under the causal mask, an output does not change when later tokens do.
 
     Equation: max |o_t(tokens after t replaced) − o_t|
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v), T at least 2
 
     Args:
-        scheme: any scheme.
+        scheme: any scheme (its embedding is not involved).
         q: queries.
         k: keys.
         v: values.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 02
     """
     half = q.shape[2] // 2
-    changed = [torch.cat((x[:, :, :half], 1 - x[:, :, half:]), 2) for x in (q, k, v)]
-    before = _causal_attention(scheme, q, k, v)
-    after = _causal_attention(scheme, *changed)
+
+    def changed(x: Tensor) -> Tensor:
+        return torch.cat((x[..., :half, :], 1 - x[..., half:, :]), -2)
+
+    hidden = (x if x is None else changed(x) for x in (q_x, k_x))
+    before = _causal_attention(scheme, q, k, v, q_x, k_x)
+    after = _causal_attention(scheme, changed(q), changed(k), changed(v), *hidden)
     return max_error(after[:, :, :half], before[:, :, :half])
 
 
-def _causal_attention(scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _causal_attention(
+    scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, q_x: Tensor | None, k_x: Tensor | None
+) -> Tensor:
     at = arange(q.shape[2], device=q.device)
-    return attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=causal(at, at))
+    return attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=causal(at, at), q_x=q_x, k_x=k_x)
 
 
 __all__ = [

@@ -7,12 +7,14 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -30,6 +32,12 @@ from posenc_lib.scheme import NOPE, PositionScheme
 EPS = torch.finfo(torch.float64).eps
 LENGTHS = (7, 8, 9, 16, 33)
 HEADS, WIDTH, ROWS = 4, 8, 8192  # of the schemes below
+
+
+def groups() -> dict[str, ModuleType]:
+    """The examples and golden cases of each group of encodings: the files beside its tests in `encodings`."""
+    files = sorted((Path(__file__).parent / "encodings").glob("*.py"))
+    return {path.stem: import_module(path.stem) for path in files if not path.stem.startswith("test_")}
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -70,13 +78,38 @@ def layer(
     """One layer of self-attention on tokens x (B, T, WIDTH) → (B, HEADS, T, WIDTH): embedding, projections, attention.
 
     It uses every place that a scheme can fill, so that sinusoids and rotations are tested by the same line. `queries`
-    are the tokens that ask; all are keys. The projections are fixed, so equal tokens have equal queries.
+    are the tokens that ask; all are keys. The projections are fixed, so equal tokens have equal queries. A scheme that
+    reads hidden states gets the tokens.
     """
     x = x if at.embedding is None else x + at.embedding(positions)
     q, k, v = (x[:, None] @ weight.to(x.dtype) for weight in PROJECTIONS)  # (B, H, T, D)
-    return attention(
-        q[:, :, queries], k, v, q_positions=positions[..., queries], k_positions=positions, scheme=at, mask=mask
-    )
+    how = {"q_positions": positions[..., queries], "k_positions": positions, "scheme": at, "mask": mask}
+    return attention(q[:, :, queries], k, v, **how, **hidden(at, x, queries))
+
+
+def hidden(scheme: PositionScheme, x: Tensor, queries: slice = slice(None)) -> dict[str, Tensor]:
+    """The hidden states of the tokens x, as arguments, if the scheme reads them."""
+    return {"q_x": x[:, queries], "k_x": x} if scheme in reading_hidden_states() else {}
+
+
+def modules_of(part: Any) -> list[nn.Module]:
+    """The modules that learn behind a scheme or a place of one, each once: bound methods, partials and closures."""
+    if isinstance(part, nn.Module):
+        return [part]
+    if isinstance(part, PositionScheme):
+        inside = [getattr(part, place) for place in part.places]
+    elif isinstance(part, partial):
+        inside = [part.func, *part.args, *part.keywords.values()]
+    elif inspect.ismethod(part):
+        inside = [part.__self__]
+    else:
+        inside = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
+    return list(dict.fromkeys(module for each in inside for module in modules_of(each)))
+
+
+@cache
+def reading_hidden_states() -> frozenset[PositionScheme]:
+    return frozenset(group.SCHEMES[name] for group in groups().values() for name in getattr(group, "HIDDEN", ()))
 
 
 def _seeded() -> torch.Generator:
@@ -100,6 +133,16 @@ SCHEMES: dict[str, PositionScheme] = {
     "T5, causal": scheme.t5(HEADS, bidirectional=False, std=1.0, generator=_seeded()),
     "T5, bidirectional": scheme.t5(HEADS, bidirectional=True, std=1.0, generator=_seeded()),
 }
+
+
+@cache
+def every_scheme() -> dict[str, PositionScheme]:
+    """The schemes above and the examples of all groups."""
+    found = dict(SCHEMES)
+    for group in groups().values():
+        assert not set(found) & set(group.SCHEMES), "two schemes have one name"
+        found |= group.SCHEMES
+    return found
 
 
 def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:

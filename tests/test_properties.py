@@ -20,13 +20,18 @@ from helpers import (
     SCHEMES,
     WIDTH,
     bucket_by_fractions,
+    every_scheme,
+    groups,
+    hidden,
     layer,
+    modules_of,
     normal,
     tolerance,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from posenc_lib import properties
 from posenc_lib import scheme as schemes
@@ -34,7 +39,7 @@ from posenc_lib.attention import attention, attention_weights, causal, real_keys
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
 from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies, octave_frequencies, wavelengths
-from posenc_lib.positions import arange, documents, packed, relative
+from posenc_lib.positions import arange, documents, from_mask, packed, relative
 from posenc_lib.properties import max_error
 from posenc_lib.rotary import LAYOUTS, RoPE, Rotation
 from posenc_lib.scheme import NOPE, PLACES, PositionScheme
@@ -52,13 +57,12 @@ T5S = ("T5, causal", "T5, bidirectional")
 ROPES = ("RoPE", "RoPE, half", "RoPE, partial", "RoPE, attention factor")
 
 
-def scores(scheme: PositionScheme, x: Tensor, at: Tensor) -> Tensor:
-    """The scores before the softmax, (1, H, T, T), unscaled."""
+def log_ratios(scheme: PositionScheme, x: Tensor, at: Tensor) -> Tensor:
+    """e_mn − e_mm, the score of each key less that of the query's own place, (1, H, T, T); a masked key has −700."""
     x = x if scheme.embedding is None else x + scheme.embedding(at)
     q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
-    if scheme.transform is not None:
-        q, k = scheme.transform(q, k, at, at)
-    return q @ k.mT if scheme.bias is None else q @ k.mT + scheme.bias(at, at)
+    logs = attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme, **hidden(scheme, x)).log()
+    return (logs - logs.diagonal(dim1=-2, dim2=-1)[..., None]).clamp(min=-700)
 
 
 def relative_only(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
@@ -66,7 +70,7 @@ def relative_only(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> 
 
 
 def toeplitz(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
-    return properties.toeplitz_error(scores(scheme, x[:, :1].expand_as(x), at))
+    return properties.toeplitz_error(log_ratios(scheme, x[:, :1].expand_as(x), at))
 
 
 def order_blind(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
@@ -95,38 +99,98 @@ def no_look_ahead(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> 
     return max_error(before[:, :, :half], after[:, :, :half])
 
 
-def later_positions_are_a_slice(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
-    whole, part = arange(200), arange(x.shape[1], offset=shift % 100)
-    error = 0.0
+def padding(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    left, length, right = 1 + shift % 4, x.shape[1], shift % 3
+    ones = torch.ones(1, left + length + right, WIDTH, dtype=x.dtype)
+    real = torch.arange(left + length + right).ge(left)[None].clone()
+    real[:, left + length :] = False
+    positions = from_mask(real)
+    mask = causal(positions, positions) & real_keys(real)
+    padded = layer(scheme, torch.cat((ones[:, :left], x, ones[:, :right]), 1), positions, mask=mask)
+    return max_error(padded[:, :, left : left + length], alone(scheme, x))
+
+
+def packing(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    first = 1 + shift % (x.shape[1] - 1)
+    parts = [first, x.shape[1] - first]
+    positions, numbers = packed(parts), documents(parts)
+    mask = causal(positions, positions) & same_document(numbers, numbers)
+    each = [alone(scheme, tokens) for tokens in x.split(parts, 1)]
+    return max_error(layer(scheme, x, positions, mask=mask), torch.cat(each, 2))
+
+
+def alone(scheme: PositionScheme, x: Tensor) -> Tensor:
+    positions = arange(x.shape[1])
+    return layer(scheme, x, positions, mask=causal(positions, positions))
+
+
+def later_queries_are_a_slice(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    """A few queries at the end of a cache of many keys, and their rows of the embedding."""
+    whole, start = arange(200), 200 - x.shape[1] - shift % 100
+    part = slice(start, start + x.shape[1])
+    tokens = normal(1, 200, WIDTH, seed=shift)
+    mask = causal(whole, whole)
+    some = layer(scheme, tokens, whole, queries=part, mask=mask[part])
+    error = max_error(some, layer(scheme, tokens, whole, mask=mask)[:, :, part])
     if scheme.embedding is not None:
-        error = max_error(scheme.embedding(part), scheme.embedding(whole)[part])
-    if scheme.transform is not None:
-        ones = torch.ones(1, 1, 200, WIDTH, dtype=torch.float64)
-        some = ones[:, :, : len(part)]
-        error += max_error(
-            scheme.transform(some, some, part, part)[0], scheme.transform(ones, ones, whole, whole)[0][:, :, part]
-        )
-    if scheme.bias is not None:
-        error += max_error(scheme.bias(part, whole), scheme.bias(whole, whole)[:, :, part])
+        error += max_error(scheme.embedding(whole[part]), scheme.embedding(whole)[part])
     return error
+
+
+def inputs_stay(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    given = [x.clone() for x in (x, at)]
+    layer(scheme, *given, mask=causal(at, at))
+    return max_error(given[0], x) + max_error(given[1], at)
+
+
+def keeps_lengths(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
+    turned = (q, k) if scheme.transform is None else scheme.transform(q, k, at, at, **hidden(scheme, x))
+    return max(max_error(a.norm(dim=-1), b.norm(dim=-1)) for a, b in zip(turned, (q, k), strict=True))
 
 
 def decays_with_distance(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     """By how much the score of a vector with itself ever rises as the key moves away into the past."""
     far = arange(64, offset=int(at[0]))
-    same = x[:, None, :1].expand(1, HEADS, 64, WIDTH) if scheme.embedding is None else scheme.embedding(far)[None, None]
-    q, k = (same, same) if scheme.transform is None else scheme.transform(same, same, far, far)
-    by_distance = q @ k.mT if scheme.bias is None else q @ k.mT + scheme.bias(far, far)
+    if scheme.embedding is None:
+        by_distance = log_ratios(scheme, x[:, :1].expand(1, 64, WIDTH), far)
+    else:
+        by_distance = scheme.embedding(far) @ scheme.embedding(far).mT
     return float(by_distance[..., -1, :].flip(-1).diff().clamp(min=0).max())
 
 
+def float32_angles(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+    """By how much queries, keys and values of 16 bits give more than one rounding of the result of the same numbers.
+
+    With angles or positions in 16 bits it would be the whole result: they know few of these positions.
+    """
+    at, excess = arange(x.shape[1], offset=1300), 0.0
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        q, k, v, tokens = (normal(1, h, *x.shape[1:], seed=shift + h).to(dtype) for h in (HEADS, HEADS, HEADS, 1))
+
+        def run(q: Tensor, k: Tensor, v: Tensor, tokens: Tensor) -> Tensor:
+            how = {"q_positions": at, "k_positions": at, "scheme": scheme, "mask": causal(at, at)}
+            return attention(q, k, v, **how, **hidden(scheme, tokens[:, 0]))
+
+        out, exact = run(q, k, v, tokens), run(*(x.double() for x in (q, k, v, tokens)))
+        assert out.dtype == dtype
+        # Beside the rounding: 64 roundings in float32 of scores below 16.
+        inside = 16 * 64 * torch.finfo(torch.float32).eps * float(v.abs().max())
+        error = (out.double() - exact).abs() - torch.finfo(dtype).eps / 2 * exact.abs() - inside
+        excess = max(excess, float(error.max()))
+    return excess
+
+
+Measure = Callable[[PositionScheme, Tensor, Tensor, int], float]
+
 OWN_POSITION = "it gives each token its own position, which enters scores through content · position too"
-TABLE: dict[str, tuple[Callable[[PositionScheme, Tensor, Tensor, int], float], dict[str, str]]] = {
+TABLE: dict[str, tuple[Measure, dict[str, str]]] = {
     "relative": (relative_only, dict.fromkeys(EMBEDDINGS, OWN_POSITION)),
     "Toeplitz": (toeplitz, dict.fromkeys(EMBEDDINGS, OWN_POSITION)),
     "blind to order": (
         order_blind,
-        {name: "telling the order is what it is for" for name in SCHEMES if name != "NoPE"},
+        # RePo reads its positions from the tokens: without a mask it tells no order.
+        {name: "telling the order is what it is for" for name in every_scheme() if name not in ("NoPE", "RePo")},
     ),
     "blind to order when positions move along": (order_blind_with_positions, {}),
     "nothing at position zero": (
@@ -143,7 +207,12 @@ TABLE: dict[str, tuple[Callable[[PositionScheme, Tensor, Tensor, int], float], d
     ),
     "token by token": (token_by_token, {}),
     "no look ahead": (no_look_ahead, {}),
-    "later positions are a slice": (later_positions_are_a_slice, {}),
+    "padding": (padding, {}),
+    "packing": (packing, {}),
+    "later queries are a slice": (later_queries_are_a_slice, {}),
+    "inputs stay": (inputs_stay, {}),
+    "float32 angles": (float32_angles, {}),
+    "norm": (keeps_lengths, {"RoPE, attention factor": "the factor scales"}),
     "decays with distance": (
         decays_with_distance,
         dict.fromkeys(ROPES, "its cosines turn back up")
@@ -151,6 +220,14 @@ TABLE: dict[str, tuple[Callable[[PositionScheme, Tensor, Tensor, int], float], d
         | dict.fromkeys(T5S, "its numbers are learned"),
     ),
 }
+for group in groups().values():
+    for (name, property), reason in group.NOT.items():
+        TABLE[property][1][name] = reason
+
+
+def bound(x: Tensor, start: int, shift: int) -> float:
+    """A float64 angle is off by one rounding of itself: EPS times the position."""
+    return tolerance(x) + 64 * EPS * (start + shift + x.shape[1])
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -163,10 +240,61 @@ def test_property(property: str, name: str, length: int, start: int, shift: int,
     x, at, scheme = normal(1, length, WIDTH, seed=seed), arange(length, offset=start), SCHEMES[name]
     error = measure(scheme, x, at, shift)
     if name not in fails:
-        # A float64 angle is off by one rounding of itself: EPS times the position.
-        assert error <= tolerance(x) + 64 * EPS * (start + shift + length)
+        assert error <= bound(x, start, shift)
     else:
         assert error > 1e-6, f"{property} should fail for {name}: {fails[name]}"
+
+
+EXAMPLES = [(4, 0, 7), (9, 0, 2), (9, 13, 5), (6, 30, 20), (9, 900, 800)]  # length, start, shift: within every table
+
+
+@pytest.mark.parametrize("name", [name for name in every_scheme() if name not in SCHEMES])
+@pytest.mark.parametrize("property", TABLE)
+def test_property_of_the_groups(property: str, name: str) -> None:
+    measure, fails = TABLE[property]
+    ratios = []
+    with torch.no_grad():
+        for seed, (length, start, shift) in enumerate(EXAMPLES):
+            x = normal(1, length, WIDTH, seed=seed)
+            error = measure(every_scheme()[name], x, arange(length, offset=start), shift)
+            ratios.append(error / (1e-6 if name in fails else bound(x, start, shift)))
+    if name in fails:
+        assert max(ratios) > 1, f"{property} should fail for {name}: {fails[name]}"
+    else:
+        assert max(ratios) <= 1
+
+
+def test_reasons_are_about_schemes_that_are_there() -> None:
+    assert all(set(fails) <= set(every_scheme()) for _, fails in TABLE.values())
+
+
+@pytest.mark.parametrize("name", [name for name, scheme in every_scheme().items() if modules_of(scheme)])
+def test_gradients_of_what_is_learned(name: str) -> None:
+    scheme, x, at = every_scheme()[name], normal(1, 5, WIDTH).requires_grad_(), arange(5)
+    model = Layer(scheme).double()
+    names = [key for key, _ in model.named_parameters()]
+
+    def run(x: Tensor, *parameters: Tensor) -> Tensor:
+        state = dict(zip(names, parameters, strict=True))
+        return functional_call(model, state, (x, at, causal(at, at)))
+
+    values = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+    assert names
+    assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
+    grads = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True)
+    assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
+
+
+class Layer(nn.Module):
+    """One layer under a scheme, with the modules behind the scheme as its own."""
+
+    def __init__(self, scheme: PositionScheme) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.parts = nn.ModuleList(modules_of(scheme))
+
+    def forward(self, x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
+        return layer(self.scheme, x, at, mask=mask)
 
 
 @given(length=st.integers(3, 9), seed=seeds)
@@ -541,33 +669,58 @@ SIGN = PositionScheme("keys turn the other way", transform=against)
 KEY_INDEX = PositionScheme("counts keys by index", bias=lambda m, n: -0.01 * torch.arange(n.shape[-1]).double() ** 2)
 LEAK = PositionScheme("sees all values", values=lambda weights, v, m, n: weights @ (v + v.mean(2, keepdim=True)))
 
-PROBES: dict[str, tuple[Callable[[PositionScheme], float], PositionScheme]] = {
-    "relative_error": (
-        lambda scheme: properties.relative_error(scheme, *QKV[:2], positions=arange(5), shift=3.5),
-        SIGN,
-    ),
-    "incremental_error": (lambda scheme: properties.incremental_error(scheme, *QKV), INDEX),
-    "left_padding_error": (lambda scheme: properties.left_padding_error(scheme, *QKV, padding=3), KEY_INDEX),
-    "packing_error": (lambda scheme: properties.packing_error(scheme, *QKV, lengths=[2, 3]), KEY_INDEX),
-    "causality_error": (lambda scheme: properties.causality_error(scheme, *QKV), LEAK),
+STATES = normal(2, 9, WIDTH, seed=9)
+PROBES: dict[str, tuple[Callable[..., float], PositionScheme]] = {
+    "relative_error": (partial(properties.relative_error, positions=arange(9), shift=7), SIGN),
+    "incremental_error": (properties.incremental_error, INDEX),
+    "left_padding_error": (partial(properties.left_padding_error, padding=3), KEY_INDEX),
+    "packing_error": (partial(properties.packing_error, lengths=[2, 3, 4]), KEY_INDEX),
+    "causality_error": (properties.causality_error, LEAK),
 }
 
 
-@pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name not in EMBEDDINGS])
-def test_probes_are_zero_for_schemes_of_the_library(probe: str, name: str) -> None:
+def probed(probe: str, scheme: PositionScheme) -> float:
     measure, _ = PROBES[probe]
-    if probe == "relative_error" and name in T5S:
-        with pytest.raises(TypeError, match="must be integers"):  # T5 has no half positions
-            measure(SCHEMES[name])
-        return
-    assert 0 <= measure(SCHEMES[name]) <= 8 * tolerance(QKV[2])
+    given = [normal(2, HEADS, 9, WIDTH, seed=seed) for seed in range(2 if probe == "relative_error" else 3)]
+    with torch.no_grad():
+        return measure(scheme, *given, **hidden(scheme, STATES))
+
+
+@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("name", [name for name, scheme in every_scheme().items() if scheme.embedding is None])
+def test_probes_are_zero_for_schemes_of_the_library(probe: str, name: str) -> None:
+    error = probed(probe, every_scheme()[name])
+    if probe == "relative_error" and name in TABLE["relative"][1]:
+        assert error > 1e-6
+    else:
+        assert 0 <= error <= 8 * tolerance(QKV[2])
+
+
+def test_relative_error_takes_any_shift() -> None:
+    half = partial(properties.relative_error, q=QKV[0], k=QKV[1], positions=arange(5), shift=3.5)
+    assert half(SCHEMES["RoPE"]) <= 8 * tolerance(QKV[2])
+    with pytest.raises(TypeError, match="must be integers"):  # T5 has no half positions
+        half(SCHEMES["T5, causal"])
+
+
+@pytest.mark.parametrize("name", [name for name, scheme in every_scheme().items() if hidden(scheme, STATES)])
+def test_probes_change_hidden_states_with_the_tokens(name: str) -> None:
+    """Without that, a scheme that looks ahead in the hidden states would pass."""
+    scheme = every_scheme()[name]
+
+    def ahead(place: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, q_x, k_x: place(*given, q_x=q_x + k_x.mean(1, keepdim=True), k_x=k_x + k_x.mean())
+
+    leaks = {place: ahead(getattr(scheme, place)) for place in scheme.places}
+    with torch.no_grad():
+        leaking = PositionScheme("leaks", **leaks, scale=scheme.scale)
+        assert properties.causality_error(leaking, *QKV, q_x=STATES[:, :5], k_x=STATES[:, :5]) > 1e-3
 
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_probes_notice_a_fault(probe: str) -> None:
-    measure, faulty = PROBES[probe]
-    assert measure(faulty) > 1e-3
+    _, faulty = PROBES[probe]
+    assert probed(probe, faulty) > 1e-3
 
 
 def test_probes_of_functions_and_matrices() -> None:

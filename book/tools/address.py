@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("pyproject.toml", "_config.yml", "CITATION.cff", "README.md", "notebooks/*.ipynb")
+FILES = ("pyproject.toml", "_config.yml", "CITATION.cff", "README.md", "book/zoo.md", "notebooks/*.ipynb")
 
 
 def address() -> str:

@@ -12,50 +12,128 @@ import base64
 import importlib
 import inspect
 import json
+import pkgutil
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import posenc_lib
 from posenc_lib.ledger import HOLDS, claims
-from posenc_lib.zoo import Entry, encodings
+from posenc_lib.zoo import OPEN, Entry, encodings
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 MADE = "<!-- Made by `make refresh` from the library and the notebooks. Do not edit. -->\n"
 
-MODULES = (
-    ("posenc_lib.positions", "Place 0: positions"),
-    ("posenc_lib.frequencies", "Frequencies"),
-    ("posenc_lib.embedding", "Place 1: token embedding"),
-    ("posenc_lib.rotary", "Place 2: query and key"),
-    ("posenc_lib.bias", "Place 3: score"),
-    ("posenc_lib.attention", "Attention and place 5: mask"),
-    ("posenc_lib.scheme", "Schemes"),
-    ("posenc_lib.properties", "Probes"),
-    ("posenc_lib.figures", "Figures"),
-    ("posenc_lib.ledger", "Ledger"),
-    ("posenc_lib.zoo", "Zoo"),
+# The pages of the API reference: file, title, modules of posenc_lib.
+API = (
+    ("positions", "Place 0: positions", ("positions", "multimodal_positions")),
+    ("frequencies", "Frequencies and schedules", ("frequencies", "rotary.scaling")),
+    (
+        "embedding",
+        "Place 1: token embedding",
+        tuple(f"embedding.{name}" for name in ("sinusoidal", "learned", "fourier", "grid", "convolutional", "graph")),
+    ),
+    ("rotary", "Place 2: query and key", ("rotary.rope", "rotary.latent", "rotary.variants")),
+    ("multiaxis", "Place 2: several axes", ("rotary.multiaxis",)),
+    ("bias", "Place 3: score", tuple(f"bias.{name}" for name in ("t5", "alibi", "kernels", "mlp", "window"))),
+    (
+        "content",
+        "Place 3′: score and content",
+        tuple(
+            f"content.{name}"
+            for name in (
+                "shaw",
+                "transformer_xl",
+                "deberta",
+                "tupe",
+                "cope",
+                "dape",
+                "forgetting",
+                "path",
+                "relative_logits",
+            )
+        ),
+    ),
+    ("attention", "Attention, and place 5: mask", ("attention.softmax", "attention.masks", "attention.fused")),
+    ("long_context", "Longer contexts", ("attention.long_context",)),
+    ("linear", "Linear attention", ("attention.linear",)),
+    ("schemes", "Schemes and layers", ("scheme", "layers")),
+    ("lab", "Laboratory", ("lab.tasks", "lab.model", "lab.train", "lab.runs")),
+    ("tools", "Tools", ()),  # whatever no other page has
 )
+# Where the encodings of a module (or one of them) are tested; the longest name that fits counts.
+TESTS = {
+    "positions": "tests/encodings/test_multiaxis.py",
+    "multimodal_positions": "tests/encodings/test_multiaxis.py",
+    "frequencies": "tests/test_oracles.py",
+    "frequencies.pixel_frequencies": "tests/encodings/test_embedding.py",
+    "embedding": "tests/encodings/test_embedding.py",
+    "embedding.sinusoidal": "tests/test_oracles.py",
+    "embedding.learned": "tests/test_oracles.py",
+    "rotary.rope": "tests/test_oracles.py",
+    "rotary.latent": "tests/encodings/test_scaling.py",
+    "rotary.scaling": "tests/encodings/test_scaling.py",
+    "rotary.variants": "tests/encodings/test_variants.py",
+    "rotary.multiaxis": "tests/encodings/test_multiaxis.py",
+    "bias": "tests/encodings/test_bias.py",
+    "bias.t5": "tests/test_oracles.py",
+    "bias.alibi": "tests/test_oracles.py",
+    "content": "tests/encodings/test_content.py",
+    "attention": "tests/encodings/test_attention.py",
+    "attention.masks": "tests/test_properties.py",
+    "scheme": "tests/test_properties.py",
+    "layers": "tests/encodings/test_attention.py",
+}
+PLACES = {
+    "nowhere": "No place",
+    "position": "Place 0: position",
+    "embedding": "Place 1: embedding",
+    "transform": "Place 2: transform",
+    "bias": "Place 3: bias",
+    "scores": "Place 3′: scores",
+    "mask": "Place 5: mask",
+    "scale": "Scale",
+    "linear attention": "Linear attention",
+    "layer by layer": "Layer by layer",
+}
+ESCAPED_BAR = "\\|"  # a bar in a cell of a table
 SECTION = re.compile(r"^(Equation|Shapes|Args|Raises|Source|Chapter|Returns): ?(.*)$")
 
 
 # ------------------------------------------------------------------------------------------------ docstrings
 
 
-def public(module: ModuleType) -> list[tuple[str, Any]]:
-    """The public functions and classes of a module, in the order of its source (or of __all__ in a package)."""
-    if hasattr(module, "__all__"):
-        return [(name, getattr(module, name)) for name in module.__all__ if callable(getattr(module, name))]
+def public(module_name: str) -> list[tuple[str, Any]]:
+    """The public functions and classes that a module defines, in the order of its source."""
+    package = importlib.import_module("posenc_lib." + module_name.split(".")[0])
+    module = importlib.import_module(f"posenc_lib.{module_name}")
+    listed = getattr(package, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
     return [
         (name, value)
         for name, value in vars(module).items()
-        if (inspect.isfunction(value) or inspect.isclass(value))
+        if name in listed
+        and (inspect.isfunction(value) or inspect.isclass(value))
         and value.__module__ == module.__name__
-        and not name.startswith("_")
     ]
+
+
+def unlisted() -> list[str]:
+    """The modules with public names that no page of the API reference lists."""
+    found = {
+        info.name.removeprefix("posenc_lib.") for info in pkgutil.walk_packages(posenc_lib.__path__, "posenc_lib.")
+    }
+    listed = {module for _, _, modules in API for module in modules}
+    return [name for name in sorted(found - listed) if not re.search(r"(^|\.)_", name) and public(name)]
+
+
+def home(value: Any) -> str:
+    """The module of an object, without the library's name."""
+    return str(value.__module__).removeprefix("posenc_lib.")
 
 
 def parse(docstring: str) -> tuple[list[str], dict[str, list[str]]]:
@@ -88,37 +166,53 @@ def definitions(lines: list[str]) -> Iterator[str]:
         yield f"- `{name}`: {escape(' '.join(text.split()))}"
 
 
-def chapter_link(chapter: str, *, here: str = "../notebooks/") -> str:
-    """A link to a chapter where it exists, its number where it does not."""
+def chapter_link(chapter: str, *, root: str = "../") -> str:
+    """A link to a chapter where it exists, its number where it does not; `root` leads to the repository's root."""
     found = sorted(NOTEBOOKS.glob(f"{chapter}_*.ipynb"))
     if found:
-        return f"[{chapter}]({here}{found[0].name})"
-    pages = {"notation": "../notebooks/00_notation_and_conventions.ipynb", "ledger": "ledger.md", "zoo": "zoo.md"}
-    return f"[{chapter}]({pages[chapter]})" if chapter in pages else f"{chapter} (to come)"
+        return f"[{chapter}]({root}notebooks/{found[0].name})"
+    pages = {
+        "notation": "notebooks/00_notation_and_conventions.ipynb",
+        "ledger": "book/ledger.md",
+        "zoo": "book/zoo.md",
+    }
+    return f"[{chapter}]({root}{pages[chapter]})" if chapter in pages else f"{chapter} (to come)"
 
 
 # ------------------------------------------------------------------------------------------------ pages
 
 
 def api() -> str:
-    """The API reference: every public callable with equation, arguments and its own source."""
+    """The front page of the API reference: every public name, with the page that has it."""
     page = [
         MADE,
         "# API reference\n",
         "Every public function and class, place by place. Each entry ends with its source, as installed; "
         "[the zoo](zoo.md) lists the encodings alone.\n",
     ]
-    for module_name, title in MODULES:
-        module = importlib.import_module(module_name)
-        page += [f"## {title}\n", f"Module `{module_name}`. {escape(inspect.getdoc(module) or '')}\n"]
-        for name, value in public(module):
-            page += api_entry(module_name, name, value)
+    for name, title, modules in API:
+        page.append(f"## [{title}](api/{name}.md)\n")
+        for module in modules or unlisted():
+            links = ", ".join(f"{{ref}}`{key} <{api_label(module, key)}>`" for key, _ in public(module))
+            page.append(f"`posenc_lib.{module}`: {links}\n")
     return "\n".join(page)
+
+
+def api_page(title: str, modules: tuple[str, ...]) -> bytes:
+    """A page of the API reference: each callable with equation, arguments and its own source."""
+    page = [MADE, f"# {title}\n"]
+    for module_name in modules or unlisted():
+        module = importlib.import_module(f"posenc_lib.{module_name}")
+        page += [f"## `posenc_lib.{module_name}`\n", escape(inspect.getdoc(module) or "") + "\n"]
+        for name, value in public(module_name):
+            page += api_entry(module_name, name, value)
+    return "\n".join(page).encode()
 
 
 def signature(name: str, value: Any) -> str:
     """How to call it, one argument a line where the line would be long."""
     text = f"{name}{str(inspect.signature(value)).replace('torch.', '')}".replace("'", "")
+    text = re.sub(r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text)  # defaults that are functions
     if len(text) <= 88:
         return text
     head, _, tail = text.partition("(")
@@ -150,7 +244,7 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
     if "Source" in sections:
         closing.append(citations(sections["Source"][0]))
     if "Chapter" in sections:
-        closing.append("chapter " + chapter_link(sections["Chapter"][0].strip()))
+        closing.append("chapter " + chapter_link(sections["Chapter"][0].strip(), root="../../"))
     if closing:
         lines += [" · ".join(closing) + "\n"]
     code = inspect.getsource(value).rstrip()
@@ -158,61 +252,144 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
 
 
 def api_label(module_name: str, name: str) -> str:
-    """The label of an entry of the API reference (labels know no capitals)."""
-    return f"api-{module_name.split('.')[-1]}-{name}".lower().replace("_", "-")
+    """The label of an entry of the API reference, by module or package (labels know no capitals)."""
+    return f"api-{module_name.split('.')[0]}-{name}".lower().replace("_", "-")
 
 
 def source_file(value: Any) -> str:
     """The file of an object, from the repository's root."""
-    return Path(inspect.getsourcefile(value) or "").resolve().relative_to(ROOT).as_posix()
+    return Path(inspect.getsourcefile(inspect.unwrap(value)) or "").resolve().relative_to(ROOT).as_posix()
 
 
 def zoo() -> str:
-    """The zoo: a row for each encoding, from the schemes and docstrings."""
+    """The zoo: a table of all encodings, from the schemes and docstrings, then each with all that is known of it."""
+    entries = encodings()
     page = [
         MADE,
         "# The zoo of encodings\n",
-        "Every encoding in `posenc_lib`: where it enters attention, its equation as the library's docstring states it, "
-        "what it costs, who uses it, and what it is checked against. The column *where* is read off the objects: it "
-        "names the places that the scheme fills. Symbols are those of "
+        f"{len(entries)} encodings that `posenc_lib` has, and {len(OPEN)} whose equation we could not establish. "
+        "*Where* is read off the objects: the places that the scheme fills, or in words what no scheme can hold. "
+        "A name leads to equation, parameters, cost and golden cases; *source* is the library's own code, *test* the "
+        "file that tests it. Symbols are those of "
         "[Notation and conventions](../notebooks/00_notation_and_conventions.ipynb).\n",
+        "A header sorts the table by its column; the field above it keeps the rows that hold every word typed.\n",
+        '<div class="posenc-table">\n',
+        "| Encoding | Where | Equation | Source | Test | Chapter | Used by |",
+        "|---|---|---|---|---|---|---|",
     ]
-    page += ["| Encoding | Where | Used by | Chapter |", "|---|---|---|---|"]
-    details = []
-    for entry in encodings():
+    details: dict[str, list[str]] = {}
+    for entry in entries:
         _, sections = parse(inspect.getdoc(entry.source) or "")
-        where = ", ".join(entry.scheme.places) or "nowhere"
+        place = where(entry)
         chapter = chapter_link(sections["Chapter"][0].strip())
-        label = f"zoo-{entry.name}".lower().replace(",", "").replace(" ", "-")
-        page.append(f"| {{ref}}`{entry.name} <{label}>` | {where} | {escape(entry.used_by)} | {chapter} |")
-        details += zoo_entry(entry, sections, label, where, chapter)
-    return "\n".join([*page, "", *details])
+        cells = (
+            f"{{ref}}`{entry.name} <{zoo_label(entry.name)}>`",
+            place,
+            f"`{short(entry, sections)}`",
+            source_link(entry),
+            test_link(entry),
+            chapter,
+            escape(entry.used_by),
+        )
+        page.append(f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in cells)} |")
+        details.setdefault(place.split(",")[0], []).extend(zoo_entry(entry, sections, place, chapter))
+    for name, (paper, missing) in OPEN.items():
+        page.append(f"| {name} | open | {escape(missing)} | {arxiv(paper)} | | | |")
+    page += ["\n</div>\n", '<script src="../_static/tables.js"></script>\n']
+    page += [
+        "In *parameters* and *cost*: n tokens, width D, H heads of d channels, L trained positions. The cost is the "
+        "work in one layer beside plain attention's n² D. *Used by* is empty where we know of no published model.\n"
+    ]
+    for place, lines in details.items():
+        page += [f"## {PLACES[place]}\n", *lines]
+    page += [
+        "## Open\n",
+        "These are not in the library, because an equation that is guessed would be worse than none.\n",
+    ]
+    page += [f"- {name} ({arxiv(paper)}): {escape(missing)}" for name, (paper, missing) in OPEN.items()]
+    return "\n".join([*page, ""])
 
 
-def zoo_entry(entry: Entry, sections: dict[str, list[str]], label: str, where: str, chapter: str) -> list[str]:
+def zoo_entry(entry: Entry, sections: dict[str, list[str]], place: str, chapter: str) -> list[str]:
     """One encoding."""
-    equation = inspect.cleandoc("\n".join(sections["Equation"]))
-    if not entry.scheme.places:
-        equation = "e_mn = q_mᵀ k_n / √d: no term for position; only a causal mask tells order"
-    module = next(m for m, _ in MODULES if entry.source.__module__.startswith(m))
-    name = entry.source.__name__
     lines = [
-        f"({label})=",
-        f"## {entry.name}\n",
+        f"({zoo_label(entry.name)})=",
+        f"### {entry.name}\n",
         "```text",
-        equation,
+        equation(entry, sections),
         "```\n",
-        f"- where: {where}",
+        f"- where: {place}",
+        f"- parameters: {escape(entry.parameters)}",
         f"- cost: {escape(entry.cost)}",
-        f"- used by: {escape(entry.used_by)}",
-        f"- source and arguments: {{ref}}`{name} <{api_label(module, name)}>`",
+        f"- used by: {escape(entry.used_by) or 'no model that we know of'}",
+        f"- source and arguments: {source_link(entry)}",
+        f"- test: {test_link(entry)}",
         f"- chapter: {chapter}",
     ]
-    if entry.scheme.places and "Source" in sections:
+    if place != "nowhere" and "Source" in sections:
         lines.append("- paper: " + citations(sections["Source"][0]))
     if entry.golden:
         lines.append(f"- checked against (`tests/oracles`): {golden_cases(entry.golden)}")
     return [*lines, ""]
+
+
+def where(entry: Entry) -> str:
+    """The places that an encoding fills, in words."""
+    if isinstance(entry.where, str):
+        return entry.where
+    return ", ".join(entry.where.places) or "nowhere"
+
+
+def equation(entry: Entry, sections: dict[str, list[str]]) -> str:
+    """The equation of an encoding as its docstring states it."""
+    if where(entry) == "nowhere":
+        return "e_mn = q_mᵀ k_n / √d: no term for position; only a causal mask tells order"
+    return inspect.cleandoc("\n".join(sections["Equation"]))
+
+
+def short(entry: Entry, sections: dict[str, list[str]]) -> str:
+    """The first clauses of an equation, one at least, without the citation; wide gaps separate clauses."""
+    text = re.sub(r"\n\s*", " ", equation(entry, sections).replace("`", ""))
+    keys = "|".join(map(re.escape, re.split(r",\s*", " ".join(sections.get("Source", [])).strip()))) or "checked"
+    clauses = re.split(r"  +", re.split(rf"\s*\((?:{keys}|checked|read)\b", text)[0])
+    line = clauses[0]
+    for clause in clauses[1:]:
+        if len(line) + len(clause) > 80:
+            break
+        line += f" {clause}"
+    return line.rstrip(",;:. ")
+
+
+def zoo_label(name: str) -> str:
+    """The label of an encoding of the zoo."""
+    return "zoo-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def source_link(entry: Entry) -> str:
+    """The encoding's entry in the API reference."""
+    name = entry.source.__name__
+    return f"{{ref}}`{name} <{api_label(home(entry.source), name)}>`"
+
+
+def test_link(entry: Entry) -> str:
+    """The file in the repository that tests an encoding; it must name it."""
+    full_name = f"{home(entry.source)}.{entry.source.__name__}"
+    file = TESTS[max((name for name in TESTS if f"{full_name}.".startswith(f"{name}.")), key=len)]
+    path = ROOT / file
+    if not re.search(rf"\b{entry.source.__name__}\b", path.read_text(encoding="utf-8")):
+        raise ValueError(f"{file} does not name {entry.source.__name__}, the source of {entry.name!r}")
+    return f"[{path.stem}]({repository()}/blob/main/{file})"
+
+
+def repository() -> str:
+    """The repository's address."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["urls"]["repository"])
+
+
+def arxiv(number: str) -> str:
+    """A link to a paper."""
+    return f"[{number}](https://arxiv.org/abs/{number})"
 
 
 def citations(keys: str) -> str:
@@ -311,6 +488,7 @@ PAGES: dict[str, Callable[[], bytes]] = {
     "book/ledger.md": lambda: ledger().encode(),
     "book/zoo.md": lambda: zoo().encode(),
     "book/api.md": lambda: api().encode(),
+    **{f"book/api/{name}.md": partial(api_page, title, modules) for name, title, modules in API},
     "book/_static/overview.png": overview,
 }
 
@@ -326,6 +504,7 @@ def main() -> int:
         same = path.exists() and path.read_bytes() == content
         changed |= not same
         if not same and not check:
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
         print(f"{name}: {'unchanged' if same else 'would change' if check else 'written'}")
     return int(check and changed)

@@ -30,8 +30,8 @@ def attention_weights(
     Args:
         q: queries, projected.
         k: keys, projected.
-        q_positions: (Tq,) or (B, Tq).
-        k_positions: (Tk,) or (B, Tk).
+        q_positions: (Tq,) or (B, Tq); for a scheme of several axes (B, Tq, axes).
+        k_positions: (Tk,) or (B, Tk); for a scheme of several axes (B, Tk, axes).
         scheme: a `PositionScheme`; its `embedding` is the caller's to add before the projections.
         mask: boolean, broadcast to (B, H, Tq, Tk), True = may attend; together with the scheme's own mask.
         q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on content; given on with k_x.
@@ -113,9 +113,10 @@ def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
             f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
         )
     for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
-        shape = tuple(_checks.attention_positions(name, positions).shape)
-        if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
-            raise ValueError(f"{name} must have shape ({x.shape[2]},) or {(x.shape[0], x.shape[2])}, got {shape}")
+        shape = tuple(_checks.position_tensor(name, positions).shape)
+        batch, length = x.shape[0], x.shape[2]
+        if shape not in ((length,), (batch, length)) and shape[:-1] != (batch, length):
+            raise ValueError(f"{name} must have shape ({length},), {(batch, length)} or (B, T, axes), got {shape}")
 
 
 def _checked_mask(mask: Tensor, scores: Tensor) -> Tensor:

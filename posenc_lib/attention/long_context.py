@@ -1,0 +1,448 @@
+"""Longer contexts without training: distances that stay inside the trained range, caches that forget, temperatures.
+
+ReRoPE, Self-Extend and dual chunk attention are one idea: no distance may be larger than those seen in training. A
+distance that is no longer n − m can't be had by one rotation of q and one of k, so the scores are computed two or three
+times with other positions, and each pair takes the score of its branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from posenc_lib import _checks
+from posenc_lib.attention.masks import causal
+from posenc_lib.attention.masks import window as window_mask
+from posenc_lib.positions import relative
+from posenc_lib.rotary import RoPE
+
+
+class Branch(NamedTuple):
+    """Positions to rotate by, and the pairs whose score comes from them.
+
+    Equation: e_mn = (R_{m′/s} q_m)ᵀ (R_{n′/s} k_n) where pairs(m, n)
+    Shapes: q_positions (Tq,) or (B, Tq), k_positions (Tk,) or (B, Tk), pairs (Tq, Tk) or (B, 1, Tq, Tk)
+
+    Args:
+        q_positions: m′.
+        k_positions: n′.
+        pairs: True where this branch counts; every pair belongs to one branch.
+        divisor: s, which stretches the positions: R_{m/s} has the frequencies ω_i/s.
+
+    Chapter: 16
+    """
+
+    q_positions: Tensor
+    k_positions: Tensor
+    pairs: Tensor
+    divisor: int = 1
+
+
+Branches = Callable[[Tensor, Tensor], tuple[Branch, ...]]
+
+
+def rerope(q_positions: Tensor, k_positions: Tensor, *, window: int) -> tuple[Branch, ...]:
+    """ReRoPE: distances grow up to w and stay there.
+
+    Equation: distance = m − n if m − n < w, else w      (kexue9708; checked against the released code)
+    Shapes: positions (Tq,), (Tk,) or (B, Tq), (B, Tk) → two `Branch`es
+
+    The second branch rotates every query by w and no key. Keys after the query keep their own distance: mask them.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        window: w, at least 1 and at most the trained length − 1.
+
+    Raises:
+        TypeError, ValueError: `window` is no int of at least 1; then as `positions.relative`.
+
+    Source: kexue9708
+    Chapter: 16
+    """
+    _checks.whole_number("window", window, least=1)
+    near = relative(q_positions, k_positions) > -window
+    far = Branch(torch.full_like(q_positions, window), torch.zeros_like(k_positions), ~near)
+    return Branch(q_positions, k_positions, near), far
+
+
+def leaky_rerope(q_positions: Tensor, k_positions: Tensor, *, window: int, factor: int) -> tuple[Branch, ...]:
+    """Leaky ReRoPE: beyond w distances go on growing, k times slower.
+
+    Equation: distance = m − n if m − n < w, else w + (m − n − w)/k      (kexue9708; checked against the released code)
+    Shapes: as `rerope`
+
+    k = 1 is RoPE; ReRoPE is the limit of large k.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        window: w, at least 1.
+        factor: k, a whole number: then all positions are whole, and exact.
+
+    Raises:
+        TypeError, ValueError: `window` or `factor` is no int of at least 1; then as `positions.relative`.
+
+    Source: kexue9708
+    Chapter: 16
+    """
+    _checks.whole_number("window", window, least=1)
+    _checks.whole_number("factor", factor, least=1)
+    near = relative(q_positions, k_positions) > -window
+    far = Branch(q_positions + window * (factor - 1), k_positions, ~near, factor)
+    return Branch(q_positions, k_positions, near), far
+
+
+def self_extend(q_positions: Tensor, k_positions: Tensor, *, window: int, group: int) -> tuple[Branch, ...]:
+    """Self-Extend: far keys share a position with their neighbours.
+
+    Equation: distance = m − n if m − n < w, else ⌊m/G⌋ − ⌊n/G⌋ + w − ⌊w/G⌋      (jin2024; checked against the released
+        code, whose prompt pass has w/G without the floor)
+    Shapes: as `rerope`
+
+    The largest distance in L tokens is ⌊(L−1)/G⌋ + w − ⌊w/G⌋. Which keys share a position depends on where counting
+    begins: a shift of all positions by less than G moves the scores.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        window: w, at least 1. A multiple of G makes the distance continuous at w.
+        group: G, at least 1; 1 is RoPE.
+
+    Raises:
+        TypeError, ValueError: `window` or `group` is no int of at least 1; then as `positions.relative`.
+
+    Source: jin2024
+    Chapter: 16
+    """
+    _checks.whole_number("window", window, least=1)
+    _checks.whole_number("group", group, least=1)
+    near = relative(q_positions, k_positions) > -window
+    far = Branch(q_positions // group + window - window // group, k_positions // group, ~near)
+    return Branch(q_positions, k_positions, near), far
+
+
+def dual_chunk(q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: int) -> tuple[Branch, ...]:
+    """Dual chunk attention: a key's position is its place in its chunk, and the query's depends on how far that is.
+
+    Equation: n′ = n mod c;  m′ = m mod c in the same chunk, min(m mod c + c, c + ℓ) for the chunk before, and c + ℓ for
+        all earlier ones      (an2024; checked against the released code: chunk_size is c + ℓ, local_window ℓ)
+    Shapes: positions (Tq,), (Tk,) or (B, Tq), (B, Tk) → three `Branch`es
+
+    The last ℓ keys keep their true distances across a chunk's boundary. Beyond, unlike ReRoPE's and Self-Extend's,
+    distances are not monotone: they start again in every chunk. Keys are rotated once, so they can be cached rotated.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        chunk: c, at least 1. c + ℓ is the largest distance, below the trained length.
+        local: ℓ, from 0 to c − 1.
+
+    Raises:
+        TypeError, ValueError: `chunk` or `local` is no int or too small, ℓ is not below c; then as
+            `positions.relative`.
+
+    Source: an2024, qwen2.5-1M
+    Chapter: 16
+    """
+    _checks.whole_number("chunk", chunk, least=1)
+    if _checks.whole_number("local", local, least=0) >= chunk:
+        raise ValueError(f"local must be below chunk = {chunk}, got {local}")
+    chunks_ahead = relative(q_positions // chunk, k_positions // chunk)
+    q_place, k_place = q_positions % chunk, k_positions % chunk
+    return (
+        Branch(q_place, k_place, chunks_ahead >= 0),
+        Branch((q_place + chunk).clamp(max=chunk + local), k_place, chunks_ahead == -1),
+        Branch(torch.full_like(q_place, chunk + local), k_place, chunks_ahead < -1),
+    )
+
+
+def branched_scores(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, rope: RoPE, branches: Branches
+) -> Tensor:
+    """Scores whose distances are those of `rerope`, `leaky_rerope`, `self_extend` or `dual_chunk`.
+
+    Equation: e_mn = (R_{m′} q_m)ᵀ (R_{n′} k_n), m′ and n′ of the pair's branch; unscaled
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk)
+
+    One score matrix for each branch, then a choice: two to three times the work of RoPE. Fill a scheme with it:
+    `PositionScheme("ReRoPE", scores=partial(branched_scores, rope=rope, branches=partial(rerope, window=512)))`.
+
+    Args:
+        q: queries, not rotated.
+        k: keys, not rotated; keep these in the cache.
+        q_positions: (Tq,) or (B, Tq).
+        k_positions: (Tk,) or (B, Tk).
+        rope: the checkpoint's rotation.
+        branches: one of the functions above, its sizes filled in by `partial`.
+
+    Raises:
+        TypeError, ValueError: q and k don't fit one another; then as `Rotation` and `branches`.
+
+    Source: jin2024, an2024, kexue9708
+    Chapter: 16
+    """
+    for name, x in (("q", q), ("k", k)):
+        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
+            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
+    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
+    parts = branches(q_positions, k_positions)
+    scores = q.new_zeros(())
+    for part in parts:
+        stretched = replace(rope, frequencies=rope.frequencies / part.divisor)
+        turned_q, turned_k = stretched.transform(q, k, part.q_positions, part.k_positions)
+        scores = torch.where(part.pairs, turned_q @ turned_k.mT, scores)
+    return scores
+
+
+def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Branches) -> Tensor:
+    """The relative positions that `branched_scores` makes the model see, key minus query.
+
+    Equation: r′_mn = (n′ − m′)/s of the pair's branch
+    Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk), float64
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        branches: as in `branched_scores`.
+
+    Raises:
+        TypeError, ValueError: as `positions.relative`.
+
+    Chapter: 16
+    """
+    wide = torch.float32 if q_positions.device.type == "mps" else torch.float64  # Apple's mps has no float64
+    seen = torch.zeros((), dtype=wide, device=q_positions.device)
+    for part in branches(q_positions, k_positions):
+        r = relative(part.q_positions, part.k_positions).to(wide) / part.divisor
+        seen = torch.where(part.pairs, r, seen)
+    return seen
+
+
+def lambda_mask(q_positions: Tensor, k_positions: Tensor, *, sinks: int, window: int) -> Tensor:
+    """LM-Infinite's Λ: the last w keys and the first few of all.
+
+    Equation: allowed(m, n) = [n ≤ m] ∧ ([m − n < w] ∨ [n < g])      (han2024; checked against the released code)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
+
+    Its second half is a ceiling on distances: `rerope` with the same w, in the scheme's `scores`. In a padded row the
+    sinks are the first tokens, not the padding, where positions count tokens alone.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys, counted from 0.
+        sinks: g, the keys at the beginning that all queries see, at least 0.
+        window: w, at least 1.
+
+    Raises:
+        TypeError, ValueError: `sinks` or `window` is no int or too small; then as `positions.relative`.
+
+    Source: han2024
+    Chapter: 18
+    """
+    _checks.whole_number("sinks", sinks, least=0)
+    near = window_mask(q_positions, k_positions, window)
+    first = _checks.attention_positions("k_positions", k_positions) < sinks
+    first = first if first.dim() == 1 else first[:, None, None]
+    return causal(q_positions, k_positions) & (near | first)
+
+
+def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor]:
+    """StreamingLLM's cache: the slots that stay, and the positions they get.
+
+    Equation: slots 0 … S−1 and the last w stay, at positions 0, 1, 2, …      (xiao2024; checked against the released
+        code)
+    Shapes: (T,) → two of (min(T, S + w),), int64
+
+    Positions are places in the cache, not in the text: no query is ever further than S + w from a key. The next query's
+    position is the number of slots that stay. Use the slots on keys and values; move the keys with `rerotate`.
+
+    Args:
+        positions: of the cached keys, in the order of their slots.
+        sinks: S, the slots at the beginning that always stay, at least 0.
+        window: w, recent slots that stay, at least 1.
+
+    Raises:
+        TypeError, ValueError: positions of another shape (rows of a padded batch lose different slots: evict each by
+            itself); `sinks` or `window` is no int or too small. On plain CPU tensors: positions that don't grow.
+
+    Source: xiao2024
+    Chapter: 20
+    """
+    _checks.whole_number("sinks", sinks, least=0)
+    _checks.whole_number("window", window, least=1)
+    if _checks.attention_positions("positions", positions).dim() != 1:
+        raise ValueError(
+            f"positions must have shape (T,), one row: each row of a batch loses slots of its own; "
+            f"got {tuple(positions.shape)}"
+        )
+    if _checks.readable(positions) and bool((positions.diff() <= 0).any()):
+        raise ValueError("positions must grow from slot to slot, got some that don't")
+    slots = torch.arange(positions.shape[0], device=positions.device)
+    if positions.shape[0] > sinks + window:
+        slots = torch.cat((slots[:sinks], slots[-window:]))
+    return slots, torch.arange(slots.shape[0], device=positions.device)
+
+
+def rerotate(k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE) -> Tensor:
+    """Move rotated keys to other positions by turning them by the difference.
+
+    Equation: R_{n′} k = R_{n′−n} (R_n k)      (the group law)
+    Shapes: k (B, H, T, d) → (B, H, T, d)
+
+    Each call rounds the keys once more. Where memory allows, keep keys unrotated and rotate them when they are used.
+    Not for schedules that depend on the length: there old and new keys have different frequencies.
+
+    Args:
+        k: keys, rotated by `positions`, the attention factor included.
+        positions: n, (T,) or (B, T).
+        new_positions: n′, the same shape.
+        rope: the rotation that was applied.
+
+    Raises:
+        TypeError, ValueError: two shapes of positions; then as `Rotation`.
+
+    Source: su2021, xiao2024
+    Chapter: 20
+    """
+    _checks.attention_positions("positions", positions)
+    if _checks.attention_positions("new_positions", new_positions).shape != positions.shape:
+        raise ValueError(
+            f"new_positions must have the shape of positions {tuple(positions.shape)}, got {tuple(new_positions.shape)}"
+        )
+    _checks.floating_tensor("k", k, least_dims=4)
+    turn = replace(rope, attention_factor=1.0)  # the factor is in k already
+    return turn(new_positions - positions, _checks.at_least_float32(k.dtype))(k)
+
+
+def llama4_temperature(
+    positions: Tensor, dtype: torch.dtype = torch.float32, *, floor_scale: int = 8192, attn_scale: float = 0.1
+) -> Tensor:
+    """Llama 4's temperature: queries without RoPE grow by steps with their position, against flattening.
+
+    Equation: t_m = 1 + a ln(1 + ⌊(m + 1)/L⌋)      (llama4; checked against transformers)
+    Shapes: (T,) or (B, T) → the same
+
+    Args:
+        positions: m. At m = L − 1 the first step is taken.
+        dtype: of the result.
+        floor_scale: L, 8192 in Llama 4.
+        attn_scale: a, 0.1 in Llama 4.
+
+    Raises:
+        TypeError, ValueError: positions of another kind, `floor_scale` is no int of at least 1, `attn_scale` is no
+            finite number above 0.
+
+    Source: llama4
+    Chapter: 14
+    """
+    _checks.whole_number("floor_scale", floor_scale, least=1)
+    _checks.positive("attn_scale", attn_scale)
+    _checks.floating_dtype("dtype", dtype)
+    steps = (_checks.attention_positions("positions", positions) + 1) // floor_scale
+    return 1 + attn_scale * steps.to(dtype).log1p()
+
+
+def log_length_temperature(positions: Tensor, dtype: torch.dtype = torch.float32, *, trained_length: int) -> Tensor:
+    """Logarithmic scaling: past the trained length, queries grow so that the weights' entropy does not.
+
+    Equation: t_m = max(1, ln(m + 1) / ln L)      (kexue8823; checked against ReRoPE's released code)
+    Shapes: (T,) or (B, T) → the same
+
+    Args:
+        positions: m: a causal query has m + 1 keys.
+        dtype: of the result.
+        trained_length: L, at least 2.
+
+    Raises:
+        TypeError, ValueError: positions of another kind, `trained_length` is no int of at least 2.
+
+    Source: kexue8823
+    Chapter: 16
+    """
+    _checks.whole_number("trained_length", trained_length, least=2)
+    _checks.floating_dtype("dtype", dtype)
+    keys = (_checks.attention_positions("positions", positions) + 1).to(dtype)
+    return (keys.log() / torch.tensor(trained_length, dtype=dtype, device=keys.device).log()).clamp(min=1)
+
+
+def tempered(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, temperature: Callable[..., Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Multiply each query by a temperature of its position: a transform that leaves the keys alone.
+
+    Equation: e_mn = t_m q_mᵀ k_n / √d
+    Shapes: q (B, H, Tq, d) → the same
+
+    A factor and a rotation commute: apply it before or after RoPE. It needs no cache and no other keys' positions.
+
+    Args:
+        q: queries.
+        k: keys, returned as they are.
+        q_positions: (Tq,) or (B, Tq).
+        k_positions: unused.
+        temperature: `temperature(positions, dtype)`, such as `llama4_temperature`.
+
+    Raises:
+        TypeError, ValueError: q has another shape, or as `temperature`.
+
+    Source: llama4
+    Chapter: 14
+    """
+    if _checks.floating_tensor("q", q, least_dims=4).dim() != 4:
+        raise ValueError(f"q must have shape (B, H, T, d), got {tuple(q.shape)}")
+    compute = _checks.at_least_float32(q.dtype)
+    t = temperature(q_positions, compute)
+    if tuple(t.shape) not in ((q.shape[2],), (q.shape[0], q.shape[2])):
+        raise ValueError(
+            f"q_positions must have shape ({q.shape[2]},) or {(q.shape[0], q.shape[2])}, got {tuple(q_positions.shape)}"
+        )
+    per_query = t[:, None] if t.dim() == 1 else t[:, None, :, None]
+    return (q.to(compute) * per_query).to(q.dtype), k
+
+
+class SSMax(nn.Module):
+    """Scalable softmax: each head learns how fast its scores grow with the number of keys.
+
+    Equation: α_mn = exp(s_h ln(N_m) e_mn) / Σ_l exp(s_h ln(N_m) e_ml),  N_m = m + 1 keys of a causal query
+        (nakanishi2025)
+    Shapes: q (B, H, Tq, d) → the same, k unchanged
+
+    The score e is the scaled one, without a bias. A query at position 0 has the one key it has, whatever its score.
+
+    Args:
+        heads: H.
+        initial: s at the beginning. 0.168 makes s ln N average 1 over N = 1 … 1024, the paper's training length (the
+            value as ports have it; the paper's text was not at hand).
+
+    Raises:
+        TypeError, ValueError: `heads` is no int of at least 1, `initial` no finite number above 0; when called, shapes
+            that don't fit.
+
+    Source: nakanishi2025
+    Chapter: 16
+    """
+
+    def __init__(self, heads: int, *, initial: float = 0.168) -> None:
+        super().__init__()
+        _checks.whole_number("heads", heads, least=1)
+        self.scale = nn.Parameter(torch.full((heads,), _checks.positive("initial", initial)))
+
+    def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries multiplied by s_h ln(m + 1); keys as they are."""
+        if _checks.floating_tensor("q", q, least_dims=4).dim() != 4 or q.shape[1] != self.scale.shape[0]:
+            raise ValueError(f"q must have shape (B, {self.scale.shape[0]}, T, d), got {tuple(q.shape)}")
+
+        def logarithm(positions: Tensor, dtype: torch.dtype) -> Tensor:
+            return (_checks.attention_positions("q_positions", positions) + 1).to(dtype).log()
+
+        q, k = tempered(q, k, q_positions, k_positions, temperature=logarithm)
+        return (q * self.scale.to(q.dtype)[:, None, None]), k

@@ -1,0 +1,381 @@
+"""Biases of grids, by the offset on each axis: Swin's index, BEiT's with a class token, and iRPE's piecewise index.
+
+Positions are coordinates: (T, axes) or (B, T, axes), integers, as `positions.grid((H, W))` gives them. A class token,
+where one is allowed, is at −1 on every axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from posenc_lib import _checks
+from posenc_lib.bias._pairs import heads_first, integer_coordinates, pairs, sizes
+
+
+def window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]) -> Tensor:
+    """Swin's index: the row of the bias table for each pair, one row for each offset that a window has.
+
+    Equation: row = Σ_a (m_a − n_a + M_a − 1) Π_{b>a} (2 M_b − 1);  in 2-D: (Δh + M_h − 1)(2 M_w − 1) + Δw + M_w − 1
+        (liu2021, released code)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (Tq, Tk); with a batch on either side → (B, 1, Tq, Tk); int64
+
+    The offset is query − key, unlike `relative`. The factor of an axis is the product of 2M − 1 over the axes after
+    it, whatever their number: any other lets two offsets share a row.
+
+    Args:
+        q_positions: coordinates m of the queries, integers.
+        k_positions: coordinates n of the keys, integers.
+        window: M, the window's size on each axis, each at least 1.
+
+    Raises:
+        TypeError, ValueError: coordinates of another kind; an offset of M or more, which has no row. That last check
+            reads values, so it runs on plain CPU tensors only; elsewhere it is the caller's to keep.
+
+    Source: liu2021
+    Chapter: 17
+    """
+    window = sizes("window", window)
+    m = integer_coordinates("q_positions", q_positions, len(window))
+    n = integer_coordinates("k_positions", k_positions, len(window))
+    m, n = pairs(m, n)
+    offset = m - n  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
+    if _checks.readable(offset):
+        for axis, size in enumerate(window):
+            largest = int(offset[..., axis].abs().max())
+            if largest >= size:
+                raise ValueError(
+                    f"q_positions and k_positions must be less than window[{axis}] = {size} apart on axis {axis}, "
+                    f"got {largest}"
+                )
+    row = torch.zeros_like(offset[..., 0])
+    for axis, size in enumerate(window):
+        row = row * (2 * size - 1) + offset[..., axis] + size - 1
+    return row
+
+
+def cls_window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]) -> Tensor:
+    """BEiT's index: Swin's, and three more rows for pairs with a class token.
+
+    Equation: R = Π_a (2 M_a − 1);  row = R for (class, token), R + 1 for (token, class), R + 2 for (class, class),
+        else as `window_index`      (bao2022, released code)
+    Shapes: as `window_index`
+
+    Args:
+        q_positions: coordinates of the queries, integers; a class token is at −1 on every axis.
+        k_positions: the same for the keys.
+        window: as in `window_index`.
+
+    Raises:
+        TypeError, ValueError: as `window_index`.
+
+    Source: bao2022
+    Chapter: 17
+    """
+    window = sizes("window", window)
+    m = integer_coordinates("q_positions", q_positions, len(window))
+    n = integer_coordinates("k_positions", k_positions, len(window))
+    row = window_index(m.clamp(min=0), n.clamp(min=0), window)
+    rows = _window_rows(window)
+    q_class, k_class = _class_tokens(m, n)
+    row = torch.where(k_class, torch.where(q_class, rows + 2, rows + 1), row)
+    return torch.where(q_class & ~k_class, rows, row)
+
+
+def _window_rows(window: Sequence[int]) -> int:
+    """How many offsets a window has."""
+    return math.prod([2 * size - 1 for size in window])
+
+
+def _class_tokens(m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Which queries and which keys are class tokens, made to broadcast to the pairs."""
+    q_class, k_class = pairs((m < 0).all(-1, keepdim=True), (n < 0).all(-1, keepdim=True))
+    return q_class.squeeze(-1), k_class.squeeze(-1)
+
+
+class WindowBias(nn.Module):
+    """Swin's bias: a learned number for each head and each offset inside the window.
+
+    Equation: b_h(m, n) = B[row(m − n), h]      (liu2021 eq. 4)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H, Tq, Tk)
+
+    Args:
+        heads: H, at least 1.
+        window: M, the window's size on each axis: (7, 7) for Swin, three numbers for video.
+        std: the table is drawn from N(0, std²) as in the released code, 0.02.
+        generator: of the draw.
+
+    Raises:
+        TypeError, ValueError: sizes of another kind; when called, as `window_index`.
+
+    Source: liu2021
+    Chapter: 17
+    """
+
+    def __init__(
+        self, heads: int, window: Sequence[int], *, std: float = 0.02, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        _checks.whole_number("heads", heads, least=1)
+        self.window = sizes("window", window)
+        self.table = nn.Parameter(torch.empty(_window_rows(self.window), heads))
+        nn.init.normal_(self.table, std=_checks.positive("std", std), generator=generator)
+
+    def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return heads_first(self.table[window_index(q_positions, k_positions, self.window)])
+
+
+class ClsWindowBias(nn.Module):
+    """BEiT's bias: Swin's, with rows of their own for pairs with the class token.
+
+    Equation: b_h(m, n) = B[row(m, n), h],  row as in `cls_window_index`      (bao2022, released code)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H, Tq, Tk)
+
+    Args:
+        heads: H, at least 1.
+        window: M, the size of the whole grid of patches: BEiT has no windows. The table begins at zero.
+
+    Raises:
+        TypeError, ValueError: sizes of another kind; when called, as `cls_window_index`.
+
+    Source: bao2022
+    Chapter: 17
+    """
+
+    def __init__(self, heads: int, window: Sequence[int]) -> None:
+        super().__init__()
+        _checks.whole_number("heads", heads, least=1)
+        self.window = sizes("window", window)
+        self.table = nn.Parameter(torch.zeros(_window_rows(self.window) + 3, heads))
+
+    def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return heads_first(self.table[cls_window_index(q_positions, k_positions, self.window)])
+
+
+IRPE_METHODS = ("product", "cross", "euclidean")
+
+
+def irpe_edges(alpha: float, beta: float, gamma: float) -> list[int]:
+    """The smallest distance of each bucket of iRPE's piecewise index.
+
+    Equation: g(x) = x for x ≤ α, else min(⌊β⌋, [α + ln(x/α) / ln(γ/α) (β − α)]),  [·] to the nearest integer
+        (wu2021 eq. 18)
+    Shapes: → ⌊β⌋ + 1 ints; bucket j holds the distances edges[j] … edges[j+1]−1 (none where they are equal)
+
+    The paper's own defaults are α : β : γ = 1 : 2 : 8, times 1.9 in the released code; a β that is no integer ends at
+    ⌊β⌋ there, and here.
+
+    Args:
+        alpha: α, up to which each distance has its own bucket, above 0.
+        beta: β, the last bucket, above α and at least 1.
+        gamma: γ, the distance at which the last bucket would be reached, above α.
+
+    Raises:
+        TypeError, ValueError: α, β or γ of another kind, or not in this order.
+
+    Source: wu2021
+    Chapter: 17
+    """
+    for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
+        _checks.positive(name, value)
+    if not (alpha < beta and alpha < gamma and beta >= 1):
+        raise ValueError(f"alpha must be below beta and gamma, and beta at least 1; got {alpha}, {beta}, {gamma}")
+    last, edges, distance = int(beta), [0], 0
+    while len(edges) <= last:
+        distance += 1
+        bucket = distance if distance <= alpha else alpha + math.log(distance / alpha, gamma / alpha) * (beta - alpha)
+        edges += [distance] * (min(last, round(bucket)) + 1 - len(edges))
+    return edges
+
+
+def irpe_index(relative_positions: Tensor, *, alpha: float = 1.9, beta: float = 3.8, gamma: float = 15.2) -> Tensor:
+    """iRPE's piecewise index with the sign of the offset: exact when near, by the logarithm when far, then constant.
+
+    Equation: sign(x) g(|x|), g as in `irpe_edges`      (wu2021 eq. 18)
+    Shapes: integers of any shape → the same shape, int64, values −⌊β⌋ … ⌊β⌋
+
+    Args:
+        relative_positions: offsets on one axis, integers.
+        alpha, beta, gamma: as in `irpe_edges`.
+
+    Raises:
+        TypeError, ValueError: offsets that are no integers; as `irpe_edges`.
+
+    Source: wu2021
+    Chapter: 17
+    """
+    x = _checks.position_tensor("relative_positions", relative_positions)
+    if x.is_floating_point():
+        raise TypeError(f"relative_positions must be integers, got {x.dtype}")
+    edges = torch.tensor(irpe_edges(alpha, beta, gamma), device=x.device)
+    return x.sign() * (torch.bucketize(x.abs(), edges, right=True) - 1)
+
+
+def irpe_rows(
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    axes: int = 2,
+    method: str = "product",
+    alpha: float = 1.9,
+    beta: float = 3.8,
+    gamma: float = 15.2,
+) -> Tensor:
+    """The rows of iRPE's table whose entries are added up for each pair.
+
+    Equation: with S = 2⌊β⌋ + 1 and i_a = ⌊β⌋ + sign(x_a) g(|x_a|), x = m − n:
+        product: one row, Σ_a i_a S^(axes−1−a);  cross: a row i_a in the table of each axis, one table after the other;
+        euclidean: one row, ⌊β⌋ + g(‖x‖), the norm rounded first      (wu2021 and released code)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (Tq, Tk, r) or (B, 1, Tq, Tk, r); r = axes for cross, else 1
+
+    The offset is query − key as in the released code, unlike `relative`. Each table ends with one more row, for pairs
+    with a class token. The fourth method, quantization, is left out: the released code is not what the paper says.
+
+    Args:
+        q_positions: coordinates of the queries, integers; a class token is at −1 on every axis.
+        k_positions: the same for the keys.
+        axes: number of axes, at least 1.
+        method: "product", "cross" or "euclidean".
+        alpha, beta, gamma: as in `irpe_edges`.
+
+    Raises:
+        TypeError, ValueError: coordinates or sizes of another kind, an unknown method.
+
+    Source: wu2021
+    Chapter: 17
+    """
+    _checks.one_of("method", method, IRPE_METHODS)
+    _checks.whole_number("axes", axes, least=1)
+    m = integer_coordinates("q_positions", q_positions, axes)
+    n = integer_coordinates("k_positions", k_positions, axes)
+    q_class, k_class = _class_tokens(m, n)
+    m, n = pairs(m, n)
+    offset = m - n  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
+    if method == "euclidean":
+        offset = offset.square().sum(-1, keepdim=True).to(torch.float32).sqrt().round().to(torch.int64)
+    last = int(beta)
+    row = irpe_index(offset, alpha=alpha, beta=beta, gamma=gamma) + last
+    if method == "product":
+        powers = torch.tensor([(2 * last + 1) ** (axes - 1 - axis) for axis in range(axes)], device=row.device)
+        row = (row * powers).sum(-1, keepdim=True)
+    size = _irpe_table_rows(method, axes, beta) // row.shape[-1]
+    row = torch.where((q_class | k_class)[..., None], size - 1, row)
+    return row + size * torch.arange(row.shape[-1], device=row.device)
+
+
+def _irpe_table_rows(method: str, axes: int, beta: float) -> int:
+    one_way = 2 * int(beta) + 1
+    if method == "product":
+        return math.prod([one_way] * axes) + 1
+    return (axes if method == "cross" else 1) * (one_way + 1)
+
+
+class IRPEBias(nn.Module):
+    """iRPE, bias mode: a learned number for each head and each bucket of offsets.
+
+    Equation: b_h(m, n) = Σ_rows B[row, h],  rows as in `irpe_rows`      (wu2021)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H, Tq, Tk)
+
+    The paper has it inside the factor 1/√d; the released code adds it after that factor, as this library does.
+
+    Args:
+        heads: H, at least 1.
+        axes, method, alpha, beta, gamma: as in `irpe_rows`. The table begins at zero, as in the released code.
+
+    Raises:
+        TypeError, ValueError: as `irpe_rows`.
+
+    Source: wu2021
+    Chapter: 17
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        axes: int = 2,
+        method: str = "product",
+        alpha: float = 1.9,
+        beta: float = 3.8,
+        gamma: float = 15.2,
+    ) -> None:
+        super().__init__()
+        _checks.whole_number("heads", heads, least=1)
+        _checks.whole_number("axes", axes, least=1)
+        _checks.one_of("method", method, IRPE_METHODS)
+        irpe_edges(alpha, beta, gamma)  # raises now rather than in the first forward
+        self.axes, self.method, self.alpha, self.beta, self.gamma = axes, method, alpha, beta, gamma
+        self.table = nn.Parameter(torch.zeros(_irpe_table_rows(method, axes, beta), heads))
+
+    def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        rows = irpe_rows(
+            q_positions,
+            k_positions,
+            axes=self.axes,
+            method=self.method,
+            alpha=self.alpha,
+            beta=self.beta,
+            gamma=self.gamma,
+        )
+        return heads_first(self.table[rows].sum(-2))
+
+
+class IRPEContextual(nn.Module):
+    """iRPE, contextual mode on keys: the query meets a learned vector for each bucket of offsets.
+
+    Equation: s_mn = q_mᵀ k_n + Σ_rows q_mᵀ r_row,  rows as in `irpe_rows`      (wu2021; unscaled)
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), coordinates (T, axes) or (B, T, axes) → (B, H, Tq, Tk)
+
+    It stands here beside its index; as a place it is 3′, a score that depends on content. The vectors are shared by
+    all heads, which is the released code's default; so are the zeros they begin with.
+
+    Args:
+        head_dim: d, at least 1.
+        axes, method, alpha, beta, gamma: as in `irpe_rows`.
+
+    Raises:
+        TypeError, ValueError: as `irpe_rows`; q and k that are no (B, H, T, d).
+
+    Source: wu2021
+    Chapter: 17
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        axes: int = 2,
+        method: str = "product",
+        alpha: float = 1.9,
+        beta: float = 3.8,
+        gamma: float = 15.2,
+    ) -> None:
+        super().__init__()
+        _checks.whole_number("head_dim", head_dim, least=1)
+        _checks.whole_number("axes", axes, least=1)
+        _checks.one_of("method", method, IRPE_METHODS)
+        irpe_edges(alpha, beta, gamma)  # raises now rather than in the first forward
+        self.axes, self.method, self.alpha, self.beta, self.gamma = axes, method, alpha, beta, gamma
+        self.table = nn.Parameter(torch.zeros(_irpe_table_rows(method, axes, beta), head_dim))
+
+    def scores(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        for name, x in (("q", q), ("k", k)):
+            if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or x.shape[-1] != self.table.shape[1]:
+                raise ValueError(f"{name} must have shape (B, H, T, {self.table.shape[1]}), got {tuple(x.shape)}")
+        rows = irpe_rows(
+            q_positions,
+            k_positions,
+            axes=self.axes,
+            method=self.method,
+            alpha=self.alpha,
+            beta=self.beta,
+            gamma=self.gamma,
+        )  # (Tq, Tk, r) or (B, 1, Tq, Tk, r)
+        compute = _checks.at_least_float32(q.dtype, k.dtype)
+        met = q.to(compute) @ self.table.to(compute).mT  # (B, H, Tq, rows): each row meets each query once
+        shape = (*q.shape[:3], k.shape[2])
+        offsets = sum(met.gather(-1, row.expand(shape)) for row in rows.unbind(-1))
+        return (q.to(compute) @ k.to(compute).mT + offsets).to(torch.promote_types(q.dtype, k.dtype))

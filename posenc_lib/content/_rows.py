@@ -1,0 +1,73 @@
+"""What the encodings of this place share: checked operands, rows of a table by distance, documents in a packed row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_lib import _checks
+from posenc_lib.positions import relative
+
+
+def operands(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+    """q and k in float32 at least, checked against one another and their positions; and the dtype of the result."""
+    for name, x in (("q", q), ("k", k)):
+        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
+            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
+    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
+    for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
+        check_positions(name, positions, batch=x.shape[0], length=x.shape[2])
+    compute = _checks.at_least_float32(q.dtype, k.dtype)
+    return q.to(compute), k.to(compute), torch.promote_types(q.dtype, k.dtype)
+
+
+def check_positions(name: str, positions: Any, *, batch: int, length: int) -> None:
+    """Positions of shape (T,) or (B, T), one for each token."""
+    shape = tuple(_checks.attention_positions(name, positions).shape)
+    if shape not in ((length,), (batch, length)):
+        raise ValueError(f"{name} must have shape ({length},) or ({batch}, {length}), got {shape}")
+
+
+def hidden_states(name: str, x: Tensor | None, dim: int, positions_name: str, positions: Tensor) -> Tensor:
+    """Hidden states (B, T, D) in float32 at least, one for each position."""
+    if x is None:
+        raise TypeError(
+            f"{name} must be given, because this encoding depends on hidden states: attention(..., {name}=…)"
+        )
+    if _checks.floating_tensor(name, x, least_dims=3).dim() != 3 or x.shape[-1] != dim:
+        raise ValueError(f"{name} must have shape (B, T, {dim}), got {tuple(x.shape)}")
+    check_positions(positions_name, positions, batch=x.shape[0], length=x.shape[1])
+    return x.to(_checks.at_least_float32(x.dtype))
+
+
+def integer_relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """`positions.relative` for encodings whose distances are rows of a table."""
+    r = relative(q_positions, k_positions)
+    if r.is_floating_point():
+        raise TypeError(f"q_positions and k_positions must be integers, whose difference is a row; got {r.dtype}")
+    return r
+
+
+def select(scores: Tensor, index: Tensor) -> Tensor:
+    """Entry index[m, n] of every row m: scores (B, H, Tq, R), index (Tq, Tk) or (B, 1, Tq, Tk) → (B, H, Tq, Tk)."""
+    return scores.gather(-1, index.expand(*scores.shape[:-1], index.shape[-1]))
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(..., T, H·c) → (..., H, T, c)."""
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
+
+
+def document_numbers(k_positions: Tensor) -> Tensor:
+    """Documents along the key axis, (..., Tk): one begins wherever the position does not grow.
+
+    With it, sums along the axis stop at the ends of packed documents, and padding counts for nothing.
+    """
+    restarts = k_positions[..., 1:] <= k_positions[..., :-1]
+    return torch.nn.functional.pad(restarts.to(torch.int64), (1, 0)).cumsum(-1)

@@ -1,0 +1,66 @@
+"""Relative logits: every query mixes its own curve over the distances, from a few learned ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posenc_lib import _checks
+from posenc_lib.content._rows import check_positions, hidden_states, integer_relative, select, split_heads
+
+
+class RelativeLogits(nn.Module):
+    """Inkling's bias: a few learned curves over the distance, mixed anew by each query and head.
+
+    Equation: b_h(m, n) = Σ_r w_{h,r}(x_m) P_r[m − n] for 0 ≤ m − n < R, else 0;  w(x) = W x      (read in the released
+        code)
+    Shapes: q_x (B, Tq, D) → bias (B, H, Tq, Tk)
+
+    It is Shaw's key term with a query of r channels made for it alone, added after the scale. Beyond R, and after the
+    query, it says nothing; the mask is another matter. Inkling normalises q and k and scales by 1/d, and multiplies
+    query and bias by a temperature at long range: neither is part of this.
+
+    Args:
+        dim: D, width of the hidden states.
+        heads: H.
+        extent: R, the number of distances; 1024 in Inkling's global layers, the window in its local ones.
+        rank: r, the number of curves, shared by the heads; 16 in Inkling.
+        std: W and P are drawn from N(0, std²).
+        generator: of the draw.
+
+    Raises:
+        TypeError, ValueError: sizes that are no ints of at least 1. When called: no q_x, or one of another shape;
+            positions that are no integers.
+
+    Source: inkling2026
+    Chapter: 07
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        extent: int,
+        *,
+        rank: int = 16,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("dim", dim), ("heads", heads), ("extent", extent), ("rank", rank)):
+            _checks.whole_number(name, size, least=1)
+        self.weight = nn.Parameter(torch.empty(heads * rank, dim))
+        self.curves = nn.Parameter(torch.empty(rank, extent))
+        for parameter in (self.weight, self.curves):
+            nn.init.normal_(parameter, std=_checks.positive("std", std), generator=generator)
+
+    def forward(
+        self, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
+    ) -> Tensor:
+        x = hidden_states("q_x", q_x, self.weight.shape[1], "q_positions", q_positions)
+        check_positions("k_positions", k_positions, batch=x.shape[0], length=k_positions.shape[-1])
+        rank, extent = self.curves.shape
+        mix = split_heads(x @ self.weight.to(x.dtype).mT, self.weight.shape[0] // rank)  # (B, H, Tq, r)
+        distance = -integer_relative(q_positions, k_positions)  # m − n
+        bias = select(mix @ self.curves.to(x.dtype), distance.clamp(0, extent - 1))
+        return bias.masked_fill((distance < 0) | (distance >= extent), 0)

@@ -1,0 +1,111 @@
+"""TUPE: positions meet positions, in projections of their own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posenc_lib import _checks
+from posenc_lib.content._rows import integer_relative, split_heads
+
+
+def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Tensor) -> Tensor:
+    """Take [CLS] out of the order: what it gives to others, and they to it, is one learned number each.
+
+    Equation: reset_θ(b, m, n) = θ₁ where m = 0 (from [CLS]), θ₂ where m ≠ 0 and n = 0 (to [CLS]), else b_mn
+        (ke2021 eq. 9, where positions begin at 1)
+    Shapes: bias (1 or B, H, Tq, Tk), theta (2, H) → (1 or B, H, Tq, Tk)
+
+    Padding that got position 0 looks like [CLS]; it is masked in any case.
+
+    Args:
+        bias: position-only scores, in TUPE-R with the relative bias already added.
+        q_positions: positions m of the queries, [CLS] at 0.
+        k_positions: positions n of the keys.
+        theta: θ₁ and θ₂ of each head.
+
+    Raises:
+        TypeError, ValueError: positions that are no integers; theta of another shape than bias asks for.
+
+    Source: ke2021
+    Chapter: 05
+    """
+    wanted = (2, _checks.floating_tensor("bias", bias, least_dims=4).shape[1])
+    if tuple(_checks.floating_tensor("theta", theta, least_dims=2).shape) != wanted:
+        raise ValueError(f"theta must have shape {wanted}, got {tuple(theta.shape)}")
+    from_cls = integer_relative(q_positions, torch.zeros_like(k_positions)) == 0  # m = 0: (Tq, Tk) or (B, 1, Tq, Tk)
+    to_cls = integer_relative(torch.zeros_like(q_positions), k_positions) == 0  # n = 0
+    first, second = theta.to(bias.dtype)[:, :, None, None]  # (H, 1, 1) each
+    return torch.where(from_cls, first, torch.where(to_cls, second, bias))
+
+
+class TUPE(nn.Module):
+    """TUPE-A: the position's score has its own query and key, and is never mixed with the content's.
+
+    Equation: e_mn = (x_m W^Q)(x_n W^K)ᵀ / √(2d) + reset_θ((p_m U^Q)(p_n U^K)ᵀ / √(2d), m, n)      (ke2021 eq. 10)
+    Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
+
+    It sees no content, so it is a bias (place 3) which all layers share; the scheme sets scale = 1/√(2d). TUPE-R
+    (eq. 11) adds a relative bias inside the reset: `untie_cls(tupe.correlation(m, n) + b(m, n), m, n, tupe.theta)`.
+    The released code adds b after the reset but gives [CLS] its own two entries of b: the same set of functions.
+
+    Args:
+        num_positions: L, rows of the table P, [CLS] included.
+        dim: D, width of the table.
+        heads: H.
+        head_dim: d.
+        std: P, U^Q and U^K are drawn from N(0, std²), 0.02 in the released code, which also normalises the rows of P
+            and makes θ from two more of them. θ begins at 0 here.
+        generator: of the draw.
+
+    Raises:
+        TypeError, ValueError: sizes that are no ints of at least 1. When called: positions that are no integers, or,
+            on plain CPU tensors, outside 0 … L−1.
+
+    Source: ke2021
+    Chapter: 05
+    """
+
+    def __init__(
+        self,
+        num_positions: int,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        *,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("num_positions", num_positions), ("dim", dim), ("heads", heads), ("head_dim", head_dim)):
+            _checks.whole_number(name, size, least=1)
+        self.table = nn.Parameter(torch.empty(num_positions, dim))
+        self.query_weight = nn.Parameter(torch.empty(heads * head_dim, dim))
+        self.key_weight = nn.Parameter(torch.empty(heads * head_dim, dim))
+        for parameter in (self.table, self.query_weight, self.key_weight):
+            nn.init.normal_(parameter, std=_checks.positive("std", std), generator=generator)
+        self.theta = nn.Parameter(torch.zeros(2, heads))
+
+    def correlation(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """(p_m U^Q)(p_n U^K)ᵀ / √(2d), before the reset."""
+        integer_relative(q_positions, k_positions)  # checks both
+        q, k = (
+            self._project(name, positions, weight)
+            for name, positions, weight in (
+                ("q_positions", q_positions, self.query_weight),
+                ("k_positions", k_positions, self.key_weight),
+            )
+        )
+        scores: Tensor = q @ k.mT * (2 * q.shape[-1]) ** -0.5
+        return scores
+
+    def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return untie_cls(self.correlation(q_positions, k_positions), q_positions, k_positions, self.theta)
+
+    def _project(self, name: str, positions: Tensor, weight: Tensor) -> Tensor:
+        rows, compute = self.table.shape[0], _checks.at_least_float32(self.table.dtype)
+        if _checks.readable(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < rows:
+            got = f"{int(positions.min())} … {int(positions.max())}"
+            raise ValueError(f"{name} must lie in 0 … {rows - 1} (the table has {rows} rows), got {got}")
+        vectors = self.table[positions if positions.dim() == 2 else positions[None]].to(compute)  # (1 or B, T, D)
+        return split_heads(vectors @ weight.to(compute).mT, self.theta.shape[1])

@@ -1,0 +1,37 @@
+"""The command for longer runs: `python -m posenc_lib.lab three-back --scheme sinusoid --seeds 0 1 2 --out FILE`.
+
+It stores each run as soon as it is done. Stopped half-way and started again, it goes on with the runs that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+
+from posenc_lib.lab.runs import EXPERIMENTS, SCHEMES, sweep
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Read the command line and run what it names."""
+    parser = argparse.ArgumentParser(
+        "python -m posenc_lib.lab", description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument("experiment", choices=list(EXPERIMENTS))
+    parser.add_argument("--scheme", nargs="+", choices=list(SCHEMES), default=list(SCHEMES), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], metavar="SEED")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file, made or added to")
+    for field in fields(next(iter(EXPERIMENTS.values()))):
+        if field.type == "int":
+            parser.add_argument(f"--{field.name}", type=int, default=argparse.SUPPRESS, metavar="N")
+    given = vars(parser.parse_args(arguments))
+    experiment, names, seeds, out = (given.pop(key) for key in ("experiment", "scheme", "seeds", "out"))
+    torch.set_num_threads(1)  # sums in another order give other weights
+    stored = sweep(out, replace(EXPERIMENTS[experiment], **given), names, seeds, progress=True)
+    print(f"{out}: {len(stored['runs'])} runs")
+
+
+if __name__ == "__main__":
+    main()

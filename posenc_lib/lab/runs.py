@@ -1,0 +1,296 @@
+"""Runs that take longer than a chapter may: made by a command, stored with their settings, read by chapters."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc_lib import _checks, embedding, scheme
+from posenc_lib.bias import T5Bias
+from posenc_lib.lab.model import TinyTransformer
+from posenc_lib.lab.tasks import Task, common_token, k_back
+from posenc_lib.lab.train import right_by_position, train
+from posenc_lib.scheme import PositionScheme
+
+TASKS: dict[str, Task] = {"three-back": k_back(3), "common-token": common_token()}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a run depends on, beside its scheme and its seed.
+
+    Equation: none
+    Shapes: none
+
+    Args:
+        task: a name in `TASKS`.
+        length: T of the training sequences.
+        lengths: T of the test sequences.
+        sequences: test sequences of each length.
+        steps, batch, lr: of `train`.
+        width, heads, layers, masked: of `TinyTransformer`.
+
+    Raises:
+        ValueError: an unknown task.
+
+    Chapter: 06
+    """
+
+    task: str
+    length: int = 32
+    lengths: tuple[int, ...] = (32, 64, 128, 256)
+    sequences: int = 256
+    steps: int = 400
+    batch: int = 64
+    lr: float = 0.01
+    width: int = 32
+    heads: int = 1
+    layers: int = 1
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        _checks.one_of("task", self.task, tuple(TASKS))
+
+
+EXPERIMENTS: dict[str, Settings] = {
+    "three-back": Settings("three-back", lengths=(32, 36, 40, 48, 64, 80, 96, 128, 192, 256)),
+    "common-token": Settings("common-token"),
+}
+
+
+def scrambled(positions: Tensor, dim: int) -> Tensor:
+    """A deterministic formula without structure: every position has a vector, and no two have to do with one another.
+
+    Equation: PE(m, j) = √6 (frac(43758.5453 sin(12.9898 m + 78.233 j)) − ½)
+    Shapes: positions (..., T) → (..., T, d)
+
+    The fraction of a large multiple of a sine is a well-known cheap hash. The factor gives it the sinusoid's mean
+    square, ½. It is no encoding that anybody uses; chapter 06 needs one that can be computed and does not generalise.
+
+    Args:
+        positions: m.
+        dim: d, at least 1.
+
+    Raises:
+        TypeError, ValueError: an argument of another kind, named in the message.
+
+    Chapter: 06
+    """
+    m = _checks.position_tensor("positions", positions).to(torch.float64)
+    j = torch.arange(_checks.whole_number("dim", dim, least=1), dtype=torch.float64)
+    turns = 43758.5453 * torch.sin(12.9898 * m[..., None] + 78.233 * j)
+    return (6**0.5 * (turns - turns.floor() - 0.5)).to(torch.float32)
+
+
+def _redrawn(table: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A table with entries from N(0, 0.02²), drawn in float64 for the reason that `prepare` gives."""
+    for entries in table.double().parameters():
+        nn.init.normal_(entries, std=0.02, generator=generator)
+    return table
+
+
+# The scheme of a run. A learned table gets a row for every position that is tested, as training leaves them.
+SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
+    "nope": lambda s, g: scheme.NOPE,
+    "sinusoid": lambda s, g: scheme.sinusoidal(s.width),
+    "learned": lambda s, g: PositionScheme(
+        "learned", embedding=_redrawn(embedding.LearnedEmbedding(max(s.length, *s.lengths), s.width), g)
+    ),
+    "scrambled": lambda s, g: PositionScheme("scrambled", embedding=partial(scrambled, dim=s.width)),
+    "bias": lambda s, g: PositionScheme(
+        "bias",
+        bias=_redrawn(T5Bias(s.heads, bidirectional=not s.masked, num_buckets=16, max_distance=12, std=0.02), g),
+    ),
+    "rope": lambda s, g: scheme.rope(s.width // s.heads),
+}
+
+
+def prepare(settings: Settings, name: str, seed: int, *, progress: bool = False) -> tuple[TinyTransformer, list[float]]:
+    """Make the model of a run and train it.
+
+    Equation: none
+    Shapes: → the model, and the loss of each step
+
+    One generator, seeded with `seed`, makes the scheme's parameters, then the weights, then the batches. Training runs
+    in float64, so that another processor's rounding, which training magnifies, does not make another result.
+
+    Args:
+        settings: the settings.
+        name: of the scheme, in `SCHEMES`.
+        seed: of everything random.
+        progress: as in `train`.
+
+    Raises:
+        ValueError: an unknown scheme; then as `train`.
+
+    Chapter: 06
+    """
+    _checks.one_of("name", name, tuple(SCHEMES))
+    generator = torch.Generator().manual_seed(seed)
+    task = TASKS[settings.task]
+    model = TinyTransformer(
+        task.vocabulary,
+        SCHEMES[name](settings, generator),
+        width=settings.width,
+        heads=settings.heads,
+        layers=settings.layers,
+        masked=settings.masked,
+        dtype=torch.float64,
+        generator=generator,
+    )
+    return train(
+        model,
+        task,
+        length=settings.length,
+        steps=settings.steps,
+        batch=settings.batch,
+        lr=settings.lr,
+        generator=generator,
+        progress=progress,
+    )
+
+
+def examine(model: TinyTransformer, settings: Settings, seed: int) -> dict[str, dict[str, list[int]]]:
+    """Test a model at all lengths, and count the right answers at each position.
+
+    Equation: right_m and asked_m of `right_by_position`, for each length T
+    Shapes: → {"right": {"T": [right_0, …]}, "asked": {"T": [asked_0, …]}}, keys as JSON has them
+
+    The test sequences come from a generator of their own, so that runs with one seed are asked the same.
+
+    Args:
+        model: the model.
+        settings: task, lengths and number of sequences.
+        seed: of the sequences.
+
+    Raises:
+        TypeError, ValueError: as `right_by_position`.
+
+    Chapter: 06
+    """
+    generator = torch.Generator().manual_seed(1_000_000 + seed)
+    found: dict[str, dict[str, list[int]]] = {"right": {}, "asked": {}}
+    for length in settings.lengths:
+        right, asked = right_by_position(
+            model, TASKS[settings.task], length, sequences=settings.sequences, generator=generator
+        )
+        found["right"][str(length)], found["asked"][str(length)] = right.tolist(), asked.tolist()
+    return found
+
+
+def run(settings: Settings, name: str, seed: int, *, progress: bool = False) -> dict[str, Any]:
+    """One run, ready to be stored: its loss over the last steps, and what `examine` finds.
+
+    Equation: none
+    Shapes: → {"scheme": name, "seed": seed, "loss": number, "right": {…}, "asked": {…}}
+
+    Args:
+        settings, name, seed, progress: as in `prepare`.
+
+    Raises:
+        ValueError: as `prepare`.
+
+    Chapter: 06
+    """
+    model, losses = prepare(settings, name, seed, progress=progress)
+    last = losses[-20:]
+    return {
+        "scheme": name,
+        "seed": seed,
+        "loss": round(sum(last) / len(last), 6),
+        **examine(model, settings, seed),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers of a run may depend on beside its settings.
+
+    Equation: none
+    Shapes: none
+
+    Chapter: 06
+    """
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "machine": platform.machine()}
+
+
+def sweep(
+    path: Path, settings: Settings, names: Iterable[str], seeds: Iterable[int], *, progress: bool = False
+) -> dict[str, Any]:
+    """All runs of some schemes and seeds, stored in a file after each of them; runs that the file has are kept.
+
+    Equation: none
+    Shapes: → {"settings": {…}, "versions": {…}, "runs": [run, …]}
+
+    Args:
+        path: the JSON file, made or added to.
+        settings: of all runs in the file.
+        names: schemes, in `SCHEMES`.
+        seeds: seeds.
+        progress: as in `train`.
+
+    Raises:
+        ValueError: an unknown scheme, before anything is run; a file with other settings, or of other versions.
+
+    Chapter: 06
+    """
+    names = [_checks.one_of("names", name, tuple(SCHEMES)) for name in names]
+    ours = json.loads(json.dumps({"settings": asdict(settings), "versions": versions()}))
+    stored: dict[str, Any] = {**ours, "runs": []}
+    if path.exists():
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for part in ("settings", "versions"):
+            if stored[part] != ours[part]:
+                raise ValueError(
+                    f"{path} holds runs with {part} {stored[part]}, asked for {ours[part]}: name another file"
+                )
+    done = {(r["scheme"], r["seed"]) for r in stored["runs"]}
+    for name, seed in ((name, seed) for seed in seeds for name in names):
+        if (name, seed) not in done:
+            stored["runs"].append(run(settings, name, seed, progress=progress))
+            stored["runs"].sort(key=lambda r: (r["scheme"], r["seed"]))
+            _write(path, stored)
+    return stored
+
+
+def load(name: str) -> dict[str, Any]:
+    """Stored runs by name, as `sweep` left them.
+
+    Equation: none
+    Shapes: → {"settings": Settings, "versions": {…}, "runs": [run, …]}
+
+    Args:
+        name: "three_back" or another file of the package.
+
+    Raises:
+        ValueError: there is no such file.
+
+    Chapter: 06
+    """
+    folder = files("posenc_lib.lab").joinpath("data")
+    known = tuple(
+        sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+    )
+    _checks.one_of("name", name, known)
+    stored: dict[str, Any] = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    settings = stored["settings"]
+    return {**stored, "settings": Settings(**{**settings, "lengths": tuple(settings["lengths"])})}
+
+
+def _write(path: Path, stored: dict[str, Any]) -> None:
+    """One line for each run, through a second file: a stop while writing leaves the old one whole."""
+    runs = ",\n".join(json.dumps(r, separators=(",", ":")) for r in stored["runs"])
+    head = json.dumps({key: stored[key] for key in ("settings", "versions")}, indent=1)
+    text = f'{head[:-2]},\n "runs": [\n{runs}\n]}}\n'
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)

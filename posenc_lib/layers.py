@@ -1,0 +1,299 @@
+"""Which layer has which positions: the plans of published models, from the first layer to the last.
+
+Models of 2025 don't treat all layers alike. Some see a window and rotate fast, some see everything and rotate slowly or
+not at all. A plan is a tuple with one `Layer` for each layer, and each makes its own `PositionScheme`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import Tensor
+
+from posenc_lib import _checks
+from posenc_lib.attention.long_context import llama4_temperature, tempered
+from posenc_lib.attention.masks import same_document
+from posenc_lib.attention.masks import window as window_mask
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.rotary import RoPE
+from posenc_lib.rotary.scaling import linear_interpolation, yarn_released
+from posenc_lib.scheme import PositionScheme
+
+Schedule = Callable[[int, float], tuple[Tensor, float]]
+
+
+def unscaled(dim: int, base: float) -> tuple[Tensor, float]:
+    """The schedule that changes nothing.
+
+    Equation: ω′_i = ω_i,  a = 1
+    Shapes: → (d/2,)
+
+    Args:
+        dim: rotated channels d, even.
+        base: θ.
+
+    Raises:
+        TypeError, ValueError: as `inverse_frequencies`.
+
+    Source: su2021
+    Chapter: 14
+    """
+    return inverse_frequencies(dim, base), 1.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer knows of positions.
+
+    Equation: transform R with θ and its schedule, or t_m on the queries, or nothing; allowed(m, n) = [|n − m| < w] or
+        [⌊m/c⌋ = ⌊n/c⌋] or all
+    Shapes: none
+
+    The causal mask is the caller's, as everywhere.
+
+    Args:
+        base: θ of the rotation; None for a layer without one (NoPE).
+        schedule: `schedule(head_dim, base)` gives frequencies and attention factor, such as
+            `partial(yarn_released, factor=..., original_length=...)`.
+        window: w, as in `attention.window`; None sees everything.
+        chunk: c, tokens of a chunk; a token sees its own chunk only.
+        temperature: t, of the queries of a layer without rotation, as in `long_context.tempered`.
+
+    Raises:
+        TypeError, ValueError: numbers that are none, or too small; both a window and a chunk; both a rotation and a
+            temperature.
+
+    Chapter: 14
+    """
+
+    base: float | None = None
+    schedule: Schedule = unscaled
+    window: int | None = None
+    chunk: int | None = None
+    temperature: Callable[..., Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.base is not None:
+            _checks.positive("base", self.base)
+        for name, size in (("window", self.window), ("chunk", self.chunk)):
+            if size is not None:
+                _checks.whole_number(name, size, least=1)
+        for name, value in (("schedule", self.schedule), ("temperature", self.temperature)):
+            if not callable(value) and not (name == "temperature" and value is None):
+                raise TypeError(f"{name} must be a callable, got {value!r}")
+        if self.window is not None and self.chunk is not None:
+            raise ValueError(f"window and chunk exclude one another, got {self.window} and {self.chunk}")
+        if self.base is not None and self.temperature is not None:
+            raise ValueError(f"temperature is for layers without a rotation, got one beside base {self.base}")
+
+    def rope(self, head_dim: int, *, layout: str = "interleaved") -> RoPE | None:
+        """This layer's rotation of heads of d channels; None in a layer without one."""
+        if self.base is None:
+            return None
+        frequencies, factor = self.schedule(head_dim, self.base)
+        return RoPE(frequencies, layout=layout, attention_factor=factor)
+
+    def scheme(self, head_dim: int, *, layout: str = "interleaved") -> PositionScheme:
+        """This layer as a scheme: rotation or temperature as `transform`, window or chunk as `mask`."""
+        rope = self.rope(head_dim, layout=layout)
+        transform = None if rope is None else rope.transform
+        if self.temperature is not None:
+            transform = partial(tempered, temperature=self.temperature)
+        mask: Callable[[Tensor, Tensor], Tensor] | None = None
+        if self.window is not None:
+            mask = partial(window_mask, size=self.window)
+        if self.chunk is not None:
+            mask = partial(chunk_mask, chunk=self.chunk)
+        return PositionScheme("NoPE" if rope is None else "RoPE", transform=transform, mask=mask)
+
+
+def chunk_mask(q_positions: Tensor, k_positions: Tensor, *, chunk: int) -> Tensor:
+    """Llama 4's chunked attention: keys of the query's own chunk.
+
+    Equation: allowed(m, n) = [⌊m/c⌋ = ⌊n/c⌋]      (llama4; checked against transformers)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
+
+    The first token of a chunk sees nothing before it, whatever c is.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        chunk: c, at least 1.
+
+    Raises:
+        TypeError, ValueError: `chunk` is no int of at least 1; then as `positions.relative`.
+
+    Source: llama4
+    Chapter: 14
+    """
+    _checks.whole_number("chunk", chunk, least=1)
+    m = _checks.attention_positions("q_positions", q_positions)
+    n = _checks.attention_positions("k_positions", k_positions)
+    return same_document(m // chunk, n // chunk)
+
+
+def gemma3(layers: int, *, window: int = 1024, factor: float = 8.0) -> tuple[Layer, ...]:
+    """Gemma 3: five local layers, then a global one whose slow rotation alone is interpolated.
+
+    Equation: layer ℓ = 0, 1, … is global where 6 divides ℓ + 1: θ = 1,000,000, ω/s; else θ = 10,000, window w
+        (gemma3)
+    Shapes: → `layers` layers
+
+    Interpolating the local layers too, or none, is the usual mistake; short prompts don't show it.
+
+    Args:
+        layers: number of layers.
+        window: w: 1024 in 4B, 12B and 27B, 512 in 1B and 270M.
+        factor: s: 8 in 4B, 12B and 27B, 1 in 1B and 270M.
+
+    Raises:
+        TypeError, ValueError: `layers` or `window` is no int of at least 1, `factor` is below 1.
+
+    Source: gemma3
+    Chapter: 14
+    """
+    far = Layer(1_000_000.0, schedule=partial(linear_interpolation, factor=factor))
+    far.rope(2)  # raises now rather than in the first forward
+    return _every(6, layers, Layer(10_000.0, window=window), far)
+
+
+def llama4(
+    layers: int, *, base: float = 500_000.0, chunk: int = 8192, schedule: Schedule = unscaled
+) -> tuple[Layer, ...]:
+    """Llama 4 (iRoPE): three layers rotate within chunks, the fourth sees everything, without positions.
+
+    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides ℓ + 1      (llama4)
+    Shapes: → `layers` layers
+
+    Layers that rotate also normalise query and key in Scout; that is not a position's business.
+
+    Args:
+        layers: number of layers.
+        base: θ.
+        chunk: c.
+        schedule: of the layers that rotate; Scout has `partial(llama3, factor=16, ...)`.
+
+    Raises:
+        TypeError, ValueError: as `Layer`; `layers` is no int of at least 1.
+
+    Source: llama4
+    Chapter: 14
+    """
+    return _every(4, layers, Layer(base, schedule=schedule, chunk=chunk), Layer(temperature=llama4_temperature))
+
+
+def smollm3(layers: int, *, base: float = 5_000_000.0, schedule: Schedule = unscaled) -> tuple[Layer, ...]:
+    """SmolLM3: every fourth layer has no positions; all layers see everything.
+
+    Equation: layer ℓ = 0, 1, … has no rotation where 4 divides ℓ + 1      (smollm3, yang2025)
+    Shapes: → `layers` layers
+
+    The configuration's list `no_rope_layers` holds 1 where a layer does rotate.
+
+    Args:
+        layers: number of layers.
+        base: θ.
+        schedule: of the layers that rotate; YaRN for contexts past 64k.
+
+    Raises:
+        TypeError, ValueError: as `Layer`; `layers` is no int of at least 1.
+
+    Source: smollm3, yang2025
+    Chapter: 14
+    """
+    return _every(4, layers, Layer(base, schedule=schedule), Layer())
+
+
+def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...]:
+    """Command R7B and Command A: three layers rotate within a window, the fourth sees everything, without positions.
+
+    Equation: layer ℓ = 0, 1, … has neither rotation nor window where 4 divides ℓ + 1      (yang2025)
+    Shapes: → `layers` layers
+
+    Args:
+        layers: number of layers.
+        base: θ of the checkpoint.
+        window: w.
+
+    Raises:
+        TypeError, ValueError: as `Layer`; `layers` is no int of at least 1.
+
+    Source: yang2025
+    Chapter: 18
+    """
+    return _every(4, layers, Layer(base, window=window), Layer())
+
+
+def gpt_oss(layers: int) -> tuple[Layer, ...]:
+    """gpt-oss: window and full layers take turns, all with YaRN whose ramp is not rounded to whole pairs.
+
+    Equation: layer ℓ = 0, 2, 4, … has window 128; θ = 150,000, s = 32, L₀ = 4096      (gpt-oss; checked against the
+        released code)
+    Shapes: → `layers` layers
+
+    The learned sink logit of each head is part of the softmax, not of the positions, and is not included.
+
+    Args:
+        layers: number of layers.
+
+    Raises:
+        TypeError, ValueError: `layers` is no int of at least 1.
+
+    Source: gpt-oss
+    Chapter: 18
+    """
+    yarn = partial(yarn_released, factor=32.0, original_length=4096, truncate=False)
+    return _every(2, layers, Layer(150_000.0, schedule=yarn, window=128), Layer(150_000.0, schedule=yarn))
+
+
+def modernbert(layers: int) -> tuple[Layer, ...]:
+    """ModernBERT, an encoder: every third layer sees everything and rotates slowly, beginning with the first.
+
+    Equation: layer ℓ = 0, 3, 6, … has θ = 160,000; the others θ = 10,000 and |n − m| ≤ 64      (modernbert; checked
+        against the released code)
+    Shapes: → `layers` layers
+
+    Its "local attention 128" is 64 tokens on each side and the query: a window of size 65 here.
+
+    Args:
+        layers: number of layers.
+
+    Raises:
+        TypeError, ValueError: `layers` is no int of at least 1.
+
+    Source: modernbert
+    Chapter: 18
+    """
+    _checks.whole_number("layers", layers, least=1)
+    far, near = Layer(160_000.0), Layer(10_000.0, window=65)
+    return tuple(near if i % 3 else far for i in range(layers))
+
+
+def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """DroPE: a trained model's rotations are dropped from all layers, and a short recalibration follows.
+
+    Equation: R_m → 1 in every layer      (gelberg2026)
+    Shapes: a plan → a plan
+
+    Only the plan: without the recalibration, at the trained length, the model is lost. Windows and chunks stay.
+
+    Args:
+        plan: the layers of a model that was trained with rotations.
+
+    Raises:
+        ValueError: no layer has a rotation to drop.
+
+    Source: gelberg2026
+    Chapter: 18
+    """
+    if all(layer.base is None for layer in plan):
+        raise ValueError("plan must have a layer with a rotation, got none")
+    return tuple(replace(layer, base=None, schedule=unscaled) for layer in plan)
+
+
+def _every(period: int, layers: int, usual: Layer, last: Layer) -> tuple[Layer, ...]:
+    """`usual` in all layers but those whose number, counted from 1, `period` divides."""
+    _checks.whole_number("layers", layers, least=1)
+    return tuple(usual if (i + 1) % period else last for i in range(layers))

@@ -1,0 +1,147 @@
+"""Golden cases and example schemes of `posenc_lib.attention` and of the layer plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_lib.attention.linear import ConvSPE, SineSPE
+from posenc_lib.attention.long_context import (
+    SSMax,
+    branched_scores,
+    dual_chunk,
+    lambda_mask,
+    leaky_rerope,
+    llama4_temperature,
+    log_length_temperature,
+    rerope,
+    self_extend,
+    tempered,
+)
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.layers import Layer, gemma3, llama4, modernbert, smollm3
+from posenc_lib.rotary import RoPE
+from posenc_lib.scheme import PositionScheme
+
+Fields = dict[str, Tensor]
+Case = dict[str, Any]
+
+
+def llama4_attention_temperature(p: Case, x: Case) -> Fields:
+    positions = torch.tensor(x["positions"])
+    return {"q_scale": llama4_temperature(positions, floor_scale=p["floor_scale"], attn_scale=p["attn_scale"])}
+
+
+def flags(plan: tuple[Layer, ...], field: str) -> Tensor:
+    return torch.tensor([int(getattr(layer, field) is not None) for layer in plan])
+
+
+def nope_layer_pattern(p: Case, x: Case) -> Fields:
+    assert p["no_rope_layer_interval"] == 4, "the plans know the published interval only"
+    return {
+        "smollm3_uses_rope": flags(smollm3(p["num_hidden_layers"]), "base"),
+        "llama4_uses_rope": flags(llama4(p["num_hidden_layers"]), "base"),
+        "llama4_chunked": flags(llama4(p["num_hidden_layers"]), "chunk"),
+    }
+
+
+def rope_gemma3_local_global(p: Case, x: Case) -> Fields:
+    plan = gemma3(p["num_hidden_layers"], factor=p["rope_scaling"]["factor"])
+    local, far = (plan[i].rope(p["head_dim"], layout="half") for i in (0, 5))
+    assert local is not None
+    assert far is not None
+    return {
+        "sliding_inv_freq": local.frequencies,
+        "full_inv_freq": far.frequencies,
+        "layer_is_full": 1 - flags(plan, "window"),
+    }
+
+
+ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
+    "llama4_attention_temperature": llama4_attention_temperature,
+    "nope_layer_pattern": nope_layer_pattern,
+    "rope_gemma3_local_global": rope_gemma3_local_global,
+}
+
+# ---- examples: 4 heads of 8 channels, all parameters in float64
+
+HEADS, WIDTH = 4, 8
+NOISE = 2048  # positions for which the example of convSPE has noise
+
+
+def draw(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+rope = RoPE(inverse_frequencies(WIDTH))
+sine = SineSPE(HEADS, WIDTH, waves=2, generator=draw(1)).double()
+conv = ConvSPE(HEADS, WIDTH, kernel_size=4, generator=draw(2)).double()
+BRANCHES: dict[str, Callable[..., Any]] = {
+    "ReRoPE": partial(rerope, window=5),
+    "leaky ReRoPE": partial(leaky_rerope, window=5, factor=4),
+    "Self-Extend": partial(self_extend, window=6, group=3),
+    "dual chunk attention": partial(dual_chunk, chunk=5, local=2),
+}
+
+SCHEMES: dict[str, PositionScheme] = {
+    **{
+        name: PositionScheme(name, scores=partial(branched_scores, rope=rope, branches=branches))
+        for name, branches in BRANCHES.items()
+    },
+    "LM-Infinite": PositionScheme(
+        "LM-Infinite",
+        scores=partial(branched_scores, rope=rope, branches=partial(rerope, window=4)),
+        mask=partial(lambda_mask, sinks=2, window=4),
+    ),
+    "Llama 4 temperature": PositionScheme(
+        "Llama 4 temperature", transform=partial(tempered, temperature=partial(llama4_temperature, floor_scale=4))
+    ),
+    "log-length temperature": PositionScheme(
+        "log-length temperature",
+        transform=partial(tempered, temperature=partial(log_length_temperature, trained_length=4)),
+    ),
+    "SSMax": PositionScheme("SSMax", transform=SSMax(HEADS).double().transform),
+    "sineSPE": PositionScheme("sineSPE", transform=partial(sine.transform, noise=sine.draw(16, generator=draw(3)))),
+    "convSPE": PositionScheme(
+        "convSPE", transform=partial(conv.transform, noise=conv.draw(NOISE, 16, generator=draw(4)))
+    ),
+    "Gemma 3, local": gemma3(6, window=4)[0].scheme(WIDTH),
+    "Gemma 3, global": gemma3(6, window=4)[5].scheme(WIDTH),
+    "Llama 4, chunk": llama4(4, chunk=4)[0].scheme(WIDTH),
+    "ModernBERT, local": modernbert(2)[1].scheme(WIDTH),
+}
+
+COUNTED = "which keys are near, or in one group or chunk, depends on where counting begins"
+TEMPERED = "a query's temperature depends on its own position"
+DRAWN = "relative on average over the noise only"
+COSINES = "its cosines turn back up"
+NOT: dict[tuple[str, str], str] = {
+    **{
+        (name, p): COUNTED
+        for name in ("Self-Extend", "dual chunk attention", "Llama 4, chunk")
+        for p in ("relative", "Toeplitz")
+    },
+    ("LM-Infinite", "relative"): "the first positions are sinks",
+    ("LM-Infinite", "Toeplitz"): "the first positions are sinks",
+    **{
+        (name, p): TEMPERED
+        for name in ("Llama 4 temperature", "log-length temperature", "SSMax")
+        for p in ("relative", "norm")
+    },
+    ("SSMax", "nothing at position zero"): "the first query sees one key, and ln 1 = 0",
+    **{(name, p): DRAWN for name in ("sineSPE", "convSPE") for p in ("relative", "Toeplitz")},
+    **{
+        (name, p): "queries and keys are multiplied by noise"
+        for name in ("sineSPE", "convSPE")
+        for p in ("nothing at position zero", "norm", "decays with distance")
+    },
+    **{
+        (name, "decays with distance"): COSINES
+        for name in SCHEMES
+        if name not in ("Llama 4 temperature", "log-length temperature", "SSMax", "sineSPE", "convSPE")
+    },
+}

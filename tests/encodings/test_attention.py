@@ -1,0 +1,1226 @@
+"""Linear attention, long contexts, fused kernels and layer plans."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from attention import BRANCHES, HEADS, SCHEMES, WIDTH, conv, draw, rope, sine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
+
+from posenc_lib import scheme as schemes
+from posenc_lib.attention import attention, attention_weights, causal, fused, real_keys, window
+from posenc_lib.attention.fused import fused_attention, hankel_attention, relative_bias_vector, relative_score_mod
+from posenc_lib.attention.linear import (
+    ConvSPE,
+    SineSPE,
+    causal_linear_attention,
+    cosformer_features,
+    elu_features,
+    linear_attention,
+    orthogonal_projection,
+    positive_features,
+    recurrent_retention,
+    retention,
+    retention_decays,
+    toeplitz_attention,
+)
+from posenc_lib.attention.long_context import (
+    SSMax,
+    branched_relative,
+    branched_scores,
+    dual_chunk,
+    evict,
+    lambda_mask,
+    leaky_rerope,
+    llama4_temperature,
+    log_length_temperature,
+    rerope,
+    rerotate,
+    self_extend,
+    tempered,
+)
+from posenc_lib.bias import alibi, alibi_slopes
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.layers import Layer, chunk_mask, cohere2, drope, gemma3, gpt_oss, llama4, modernbert, smollm3
+from posenc_lib.positions import arange, from_mask
+from posenc_lib.properties import (
+    max_error,
+)
+from posenc_lib.rotary import LAYOUTS, RoPE
+from posenc_lib.scheme import NOPE, PositionScheme
+
+EPS = torch.finfo(torch.float64).eps
+LENGTHS = (1, 2, 3, 8, 17)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=draw(seed), dtype=torch.float64).to(dtype)
+
+
+def qkv(length: int, *, heads: int = HEADS, kv_heads: int = HEADS, batch: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        normal(batch, heads, length, WIDTH, seed=1),
+        normal(batch, kv_heads, length, WIDTH, seed=2),
+        normal(batch, kv_heads, length, 6, seed=3),
+    )
+
+
+def rounding(x: Tensor, terms: int = 256) -> float:
+    """Bound on the rounding of sums of at most `terms` products whose size is that of x."""
+    return terms * EPS * max(1.0, float(x.detach().abs().max()))
+
+
+def turned(x: Tensor, angle: float, frequencies: Tensor) -> Tensor:
+    """One vector rotated pair by pair (interleaved), straight from the definition."""
+    out = x.clone()
+    for i, w in enumerate(frequencies.tolist()):
+        a, b = x[2 * i], x[2 * i + 1]
+        out[2 * i] = a * math.cos(angle * w) - b * math.sin(angle * w)
+        out[2 * i + 1] = a * math.sin(angle * w) + b * math.cos(angle * w)
+    return out
+
+
+# ---- linear attention
+
+
+def linear_by_hand(q: Tensor, k: Tensor, v: Tensor, m: list[float], n: list[float], causal_: bool) -> Tensor:
+    frequencies = inverse_frequencies(q.shape[-1])
+    out = torch.zeros(len(m), v.shape[-1], dtype=torch.float64)
+    for i, j in itertools.product(range(len(m)), range(len(n))):
+        if causal_ and n[j] > m[i]:
+            continue
+        weight = turned(q[i], m[i], frequencies) @ turned(k[j], n[j], frequencies)
+        total = sum(q[i] @ k[each] for each in range(len(n)) if not causal_ or n[each] <= m[i])
+        out[i] += weight / total * v[j]
+    return out
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_linear_attention_is_equation_19(length: int) -> None:
+    q, k, v = qkv(length)
+    q, k = elu_features(q), elu_features(k)
+    m = arange(length, offset=5)
+    out = linear_attention(q, k, v, q_positions=m, k_positions=m, transform=rope.transform)
+    parallel, state = causal_linear_attention(q, k, v, positions=m, transform=rope.transform)
+    for b, h in ((0, 0), (1, 3)):
+        args = (q[b, h], k[b, h], v[b, h], m.tolist(), m.tolist())
+        assert max_error(out[b, h], linear_by_hand(*args, False)) < rounding(out)
+        assert max_error(parallel[b, h], linear_by_hand(*args, True)) < rounding(parallel)
+    assert max_error(state.denominator, k.sum(2)) < rounding(k.sum(2))
+    assert max_error(out[:, :, -1], parallel[:, :, -1]) < rounding(out), "the last token sees all keys"
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 10**6), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_linear_attention_cut_anywhere_is_the_parallel_form(pieces: list[int], offset: int, rotate: bool) -> None:
+    length = sum(pieces)
+    q, k, v = qkv(length, kv_heads=2)
+    q, k, m = elu_features(q), elu_features(k), arange(length, offset=offset)
+    transform = rope.transform if rotate else None
+    parallel, final = causal_linear_attention(q, k, v, positions=m, transform=transform)
+    state, parts = None, []
+    for piece in torch.split(torch.arange(length), pieces):
+        inputs = (x[:, :, piece] for x in (q, k, v))
+        out, state = causal_linear_attention(*inputs, positions=m[piece], transform=transform, state=state)
+        parts.append(out)
+    assert state is not None
+    assert max_error(torch.cat(parts, 2), parallel) < rounding(parallel, 1024)
+    assert max_error(state.numerator, final.numerator) < rounding(final.numerator, 1024)
+
+
+def test_padding_counts_for_nothing_in_linear_attention() -> None:
+    q, k, v = qkv(9)
+    q, k = elu_features(q), elu_features(k)
+    mask = (torch.arange(9) >= 4).expand(2, -1)
+    m = from_mask(mask)
+    alone = [x[:, :, 4:] for x in (q, k, v)]
+    for form in (linear_attention, retention):
+        kwargs: dict[str, Any] = {"decays": retention_decays(HEADS).double()} if form is retention else {}
+        out = form(q, k, v, q_positions=m, k_positions=m, transform=rope.transform, mask=mask, **kwargs)
+        want = form(*alone, q_positions=arange(5), k_positions=arange(5), transform=rope.transform, **kwargs)
+        assert max_error(out[:, :, 4:], want) < rounding(want)
+    out, _ = causal_linear_attention(q, k, v, positions=m, transform=rope.transform, mask=mask)
+    want, _ = causal_linear_attention(*alone, positions=arange(5), transform=rope.transform)
+    assert max_error(out[:, :, 4:], want) < rounding(want)
+    assert bool((out[:, :, :4] == 0).all()), "a query without any key gets zeros"
+
+
+def weights_of(form: Callable[..., Tensor], length: int) -> Tensor:
+    """The weights that a form gives, from one-hot values."""
+    return form(torch.eye(length, dtype=torch.float64)[None, None])[0, 0]
+
+
+def test_F1_85_linear_attention() -> None:
+    feature = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(1, 1, 5, 2)
+    turn = RoPE(inverse_frequencies(2)).transform
+
+    def form(v: Tensor) -> Tensor:
+        return causal_linear_attention(feature, feature, v, positions=arange(5), transform=turn)[0]
+
+    weights = weights_of(form, 5)
+    reported = torch.tensor([-0.1307, -0.1980, -0.0832, 0.1081, 0.2], dtype=torch.float64)
+    assert max_error(weights[4], reported) < 5e-5
+    assert max_error(weights[4], torch.tensor([math.cos(4 - j) / 5 for j in range(5)], dtype=torch.float64)) < EPS
+    rotated_sum = sum(math.cos(4 - j) for j in range(5))
+    assert rotated_sum == pytest.approx(-0.519481, abs=5e-7)
+    assert weights[4].sum() == pytest.approx(rotated_sum / 5), "weights may be negative and need not sum to 1"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [2, 4, 16])
+def test_F1_85_linear_attention_stays_finite(layout: str, dtype: torch.dtype, dim: int) -> None:
+    """Whatever the rotation, no output exceeds the largest value: |cos| ≤ 1 over an unrotated, positive sum."""
+    turn = RoPE(inverse_frequencies(dim), layout=layout).transform
+    for offset in (0, 7, 100_000):
+        q, k = (elu_features(normal(1, 2, 40, dim, seed=seed, dtype=dtype)) for seed in (1, 2))
+        v = torch.ones(1, 2, 40, 1, dtype=dtype)
+        out, state = causal_linear_attention(q, k, v, positions=arange(40, offset=offset), transform=turn)
+        assert out.dtype == dtype
+        assert bool((state.denominator > 0).all())
+        bound = (q.double().norm(dim=-1) * k.double().norm(dim=-1).cumsum(-1)) / (
+            (q.double() * k.double().cumsum(2)).sum(-1)
+        )
+        assert bool((out.double().abs()[..., 0] <= bound * (1 + 4 * torch.finfo(dtype).eps)).all())
+    parts = [causal_linear_attention(q, k, v, positions=arange(40, offset=o), transform=turn)[0] for o in (0, 1024)]
+    assert max_error(*parts) <= 64 * torch.finfo(dtype).eps * float(parts[0].abs().max() + 1)
+
+
+def test_elu_features_are_positive_and_their_gradient_is_continuous() -> None:
+    x = torch.tensor([-30.0, -1.0, 0.0, 1.0, 5.0], dtype=torch.float64)
+    want = torch.where(x > 0, x + 1, x.exp())
+    assert max_error(elu_features(x), want) < 4 * EPS
+    assert bool((elu_features(x) > 0).all())
+
+
+@pytest.mark.parametrize(("features", "dim"), [(3, 8), (8, 8), (20, 8), (5, 1)])
+def test_projection_is_orthogonal_in_blocks(features: int, dim: int) -> None:
+    omega = orthogonal_projection(features, dim, generator=draw(0))
+    assert omega.shape == (features, dim)
+    assert omega.dtype == torch.float64
+    for block in omega.split(dim):
+        gram = block @ block.mT
+        assert max_error(gram - torch.diag(gram.diag()), torch.zeros_like(gram)) < rounding(gram)
+    many = torch.stack([orthogonal_projection(8, 8, generator=draw(s)).square().sum(-1) for s in range(400)])
+    error = many.std() / math.sqrt(many.numel())
+    assert abs(float(many.mean()) - 8) < 5 * error, "squared lengths are χ² with d degrees of freedom"
+
+
+def test_positive_features_are_unbiased() -> None:
+    q, k = normal(4, 6, seed=1) * 0.5, normal(4, 6, seed=2) * 0.5
+    samples = []
+    for seed in range(2000):
+        omega = orthogonal_projection(12, 6, generator=draw(seed))
+        samples.append((positive_features(q, omega) * positive_features(k, omega)).sum(-1))
+    estimates = torch.stack(samples)
+    error = estimates.std(0) / math.sqrt(len(samples))
+    truth = (q * k).sum(-1).exp()
+    assert bool((estimates > 0).all())
+    assert bool(((estimates.mean(0) - truth).abs() < 5 * error).all())
+    assert bool((error < 0.05 * truth).all()), "otherwise the test above could not fail"
+
+
+@pytest.mark.parametrize("length", [5, 40])
+def test_cosformer_is_its_equation(length: int) -> None:
+    q, k, v = qkv(5)
+    m, n = arange(5), arange(5)
+    fq, fk = (cosformer_features(x, p, length=length) for x, p in ((q, m), (k, n)))
+    cosine = torch.tensor([[math.cos(math.pi * (i - j) / 2 / length) for j in range(5)] for i in range(5)])
+    weights = (q.relu() @ k.relu().mT) * cosine.double()
+    assert max_error(fq @ fk.mT, weights) < 1e-7 * float(weights.max()), "cosines were rounded to float32"
+    weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+    out = linear_attention(fq, fk, v, q_positions=m, k_positions=n)
+    assert max_error(out, weights @ v) < 1e-6
+    assert bool((cosformer_features(q, torch.full((5,), length), length=length) >= 0).all())
+
+
+# ---- Toeplitz by FFT
+
+
+BIASES: dict[str, Callable[..., Tensor]] = {
+    "ALiBi": partial(alibi, slopes=alibi_slopes(HEADS), dtype=torch.float64),
+    "T5": schemes.t5(HEADS, bidirectional=True, std=1.0, generator=draw(5)).bias.double(),  # type: ignore[union-attr]
+    "none": lambda m, n: torch.zeros(1, HEADS, len(m), len(n), dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("causal_", [False, True])
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_toeplitz_attention_is_the_dense_form(name: str, length: int, causal_: bool) -> None:
+    q, k, v = qkv(length)
+    q, k, m = elu_features(q), elu_features(k), arange(length)
+    vector = relative_bias_vector(BIASES[name], length)
+    out = toeplitz_attention(q, k, v, bias=vector, causal=causal_)
+    weights = (q @ k.mT) * BIASES[name](m, m).exp()
+    weights = weights * causal(m, m) if causal_ else weights
+    want = (weights / weights.sum(-1, keepdim=True)) @ v
+    assert max_error(out, want) < rounding(want, 4096)
+    if name == "none":
+        plain = (
+            causal_linear_attention(q, k, v, positions=m)[0]
+            if causal_
+            else linear_attention(q, k, v, q_positions=m, k_positions=m)
+        )
+        assert max_error(out, plain) < rounding(plain, 4096)
+
+
+def test_toeplitz_attention_survives_large_biases_and_padding() -> None:
+    q, k, v = qkv(9)
+    q, k = elu_features(q), elu_features(k)
+    vector = relative_bias_vector(BIASES["ALiBi"], 9)
+    shifted = toeplitz_attention(q, k, v, bias=vector + 2000, causal=True)
+    assert max_error(shifted, toeplitz_attention(q, k, v, bias=vector, causal=True)) < rounding(v, 2**14)
+    mask = (torch.arange(9) >= 4).expand(2, -1)
+    padded = toeplitz_attention(q, k, v, bias=vector, causal=True, mask=mask)
+    alone = toeplitz_attention(
+        *(x[:, :, 4:] for x in (q, k, v)), bias=relative_bias_vector(BIASES["ALiBi"], 5), causal=True
+    )
+    assert max_error(padded[:, :, 4:], alone) < rounding(alone, 4096)
+
+
+def test_toeplitz_gradients() -> None:
+    q, k = (elu_features(normal(1, 2, 4, 3, seed=s)).requires_grad_() for s in (1, 2))
+    v, bias = (normal(*shape, seed=3).requires_grad_() for shape in ((1, 2, 4, 2), (2, 7)))
+    for causal_ in (False, True):
+        form = partial(toeplitz_attention, causal=causal_)
+        assert torch.autograd.gradcheck(lambda q, k, v, b, form=form: form(q, k, v, bias=b), (q, k, v, bias))
+
+
+# ---- retention
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_retention_is_its_equation(length: int, rotate: bool) -> None:
+    q, k, v = qkv(length)
+    decays, m = retention_decays(HEADS), arange(length, offset=3)
+    transform = rope.transform if rotate else None
+    out = retention(q, k, v, q_positions=m, k_positions=m, decays=decays, transform=transform)
+    w = inverse_frequencies(WIDTH) if rotate else torch.zeros(WIDTH // 2)
+    for b, h in itertools.product(range(2), range(HEADS)):
+        gamma = 1 - 2.0 ** (-5 - h)
+        for i in range(length):
+            want = sum(
+                gamma ** (i - j) * (turned(q[b, h, i], i, w) @ turned(k[b, h, j], j, w)) * v[b, h, j]
+                for j in range(i + 1)
+            )
+            assert max_error(out[b, h, i], want / math.sqrt(WIDTH)) < rounding(out)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.lists(st.integers(0, 5), min_size=24, max_size=24))
+@settings(max_examples=15, deadline=None)
+def test_retention_recurrent_is_quadratic(pieces: list[int], gaps: list[int]) -> None:
+    length = sum(pieces)
+    q, k, v = qkv(length, kv_heads=2)
+    m = torch.tensor([1 + g for g in gaps[:length]]).cumsum(0)  # positions may jump
+    kwargs: dict[str, Any] = {"decays": retention_decays(HEADS), "transform": rope.transform}
+    quadratic = retention(q, k, v, q_positions=m, k_positions=m, **kwargs)
+    state, parts = None, []
+    for piece in torch.split(torch.arange(length), pieces):
+        inputs = (x[:, :, piece] for x in (q, k, v))
+        out, state = recurrent_retention(*inputs, positions=m[piece], state=state, **kwargs)
+        parts.append(out)
+    assert max_error(torch.cat(parts, 2), quadratic) < rounding(quadratic, 1024)
+    rows = m.expand(2, -1)
+    assert max_error(recurrent_retention(q, k, v, positions=rows, **kwargs)[0], quadratic) < rounding(quadratic, 1024)
+
+
+def test_retention_decays_are_alibi_in_disguise() -> None:
+    decays, m = retention_decays(HEADS), arange(9)
+    q, k = torch.ones(1, HEADS, 9, 1, dtype=torch.float64), torch.ones(1, HEADS, 9, 1, dtype=torch.float64)
+    eye = torch.eye(9, dtype=torch.float64).expand(1, HEADS, 9, 9)
+    weights = retention(q, k, eye, q_positions=m, k_positions=m, decays=decays)
+    want = alibi(m, m, -decays.log(), dtype=torch.float64).exp() * causal(m, m)
+    assert max_error(weights, want) < rounding(want)
+    assert max_error(retention_decays(2), torch.tensor([1 - 1 / 32, 1 - 1 / 64], dtype=torch.float64)) == 0
+
+
+def test_retention_of_far_future_keys_is_zero_and_has_gradients() -> None:
+    q, k, v = (normal(1, 1, 2, 4, seed=s) for s in (1, 2, 3))
+    decays = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
+    out = retention(q, k, v, q_positions=arange(2), k_positions=arange(2) + 100_000, decays=decays)
+    assert bool((out == 0).all())
+    out.sum().backward()
+    assert decays.grad is not None
+    assert bool(decays.grad.isfinite().all())
+
+
+# ---- stochastic positional encoding
+
+
+SPES: dict[str, tuple[Any, Callable[[int], Tensor]]] = {
+    "sineSPE": (sine, lambda s: sine.draw(16, generator=draw(s))),
+    "convSPE": (conv, lambda s: conv.draw(24, 16, generator=draw(s))),
+}
+
+
+@pytest.mark.parametrize("name", SPES)
+def test_stochastic_scores_are_a_relative_kernel_on_average(name: str) -> None:
+    spe, noise = SPES[name]
+    q, k, _ = qkv(4, batch=1)
+    m, n = torch.tensor([3, 3, 9, 20]), torch.tensor([3, 5, 8, 2])
+    samples = []
+    with torch.no_grad():
+        for seed in range(600):
+            a, b = spe.transform(q, k, m, n, noise=noise(seed))
+            samples.append(a @ b.mT / math.sqrt(a.shape[-1]))
+        drawn = torch.stack(samples)
+        kernel = spe.kernel(n[None, :] - m[:, None])  # (H, d, Tq, Tk)
+        truth = torch.einsum("bhmc,bhnc,hcmn->bhmn", q, k, kernel) / math.sqrt(WIDTH)
+        mirrored = torch.einsum("bhmc,bhnc,hcmn->bhmn", q, k, spe.kernel(m[:, None] - n[None, :])) / math.sqrt(WIDTH)
+    error = drawn.std(0) / math.sqrt(len(samples))
+    assert bool(((drawn.mean(0) - truth).abs() < 5 * error).all())
+    assert float(((drawn.mean(0) - mirrored) / error).abs().max()) > 15, "the test must notice a wrong sign"
+
+
+def test_conv_kernel_is_the_correlation_of_the_filters() -> None:
+    a, b = (f.detach() for f in (conv.q_filter, conv.k_filter))
+    for m, n in itertools.product(range(7), range(7)):
+        want = sum(a[..., p] * b[..., p + m - n] for p in range(4) if 0 <= p + m - n < 4)
+        got = conv.kernel(torch.tensor([n - m])).detach()[..., 0]
+        assert max_error(got, want if isinstance(want, Tensor) else torch.zeros_like(got)) < rounding(got)
+
+
+def test_sine_kernel_is_a_sum_of_cosines() -> None:
+    got = sine.kernel(torch.tensor([-3, 0, 2])).detach()
+    parameters = [p.detach() for p in (sine.frequencies, sine.offsets, sine.gains)]
+    for h, c, (i, r) in itertools.product(range(HEADS), range(WIDTH), enumerate((-3, 0, 2))):
+        want = 0.0
+        for j in range(2):
+            f, theta, g = (float(x[h, c, j]) for x in parameters)
+            want += math.log1p(math.exp(g)) ** 2 / 4 * math.cos(2 * math.pi * -r / (1 + math.exp(-f)) / 2 + theta)
+        assert float(got[h, c, i]) == pytest.approx(want, abs=1e-12)
+
+
+def test_stochastic_initialisation_follows_the_released_code() -> None:
+    spe = SineSPE(64, 64, waves=3, generator=draw(1)).requires_grad_(False)
+    assert float(spe.frequencies.mean()) == pytest.approx(-4, abs=0.05)
+    assert float(spe.offsets.std()) == pytest.approx(1, abs=0.05)
+    norms = spe.gains.norm(dim=-1)  # 2 ‖g‖^(1/2) for g ~ N(0, 1)³
+    assert float(norms.square().mean()) == pytest.approx(4 * math.sqrt(8 / math.pi), rel=0.02)
+    filters = ConvSPE(64, 64, kernel_size=8, generator=draw(1)).q_filter.detach()
+    assert 0 <= float(filters.min()) < 1e-3
+    assert float(filters.max()) == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", SPES)
+def test_stochastic_codes_of_batched_positions(name: str) -> None:
+    spe, noise = SPES[name]
+    q, k, _ = qkv(4)
+    rows = torch.tensor([[0, 1, 2, 3], [5, 7, 9, 11]])
+    batched = spe.transform(q, k, rows, rows, noise=noise(0))
+    for b in range(2):
+        one = spe.transform(q[b : b + 1], k[b : b + 1], rows[b], rows[b], noise=noise(0))
+        for got, want in zip(batched, one, strict=True):
+            assert max_error(got[b : b + 1], want) < rounding(want)
+
+
+@pytest.mark.parametrize("kind", [partial(SineSPE, waves=2), partial(ConvSPE, kernel_size=3)])
+def test_stochastic_gradients(kind: Callable[..., Any]) -> None:
+    spe = kind(2, 3, generator=draw(1)).double()
+    noise = spe.draw(4, generator=draw(2)) if isinstance(spe, SineSPE) else spe.draw(5, 4, generator=draw(2))
+    q, k = (normal(1, 2, 3, 3, seed=s) for s in (1, 2))
+    names = [name for name, _ in spe.named_parameters()]
+    assert names == (["frequencies", "offsets", "gains"] if isinstance(spe, SineSPE) else ["q_filter", "k_filter"])
+
+    def form(*values: Tensor) -> tuple[Tensor, ...]:
+        own = dict(zip(names, values, strict=True))
+        return torch.func.functional_call(Call(spe, noise), {f"spe.{n}": x for n, x in own.items()}, (q, k))
+
+    assert torch.autograd.gradcheck(form, [p.detach().clone().requires_grad_() for p in spe.parameters()])
+
+
+class Call(nn.Module):
+    def __init__(self, spe: Any, noise: Tensor) -> None:
+        super().__init__()
+        self.spe, self.noise = spe, noise
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.spe.transform(q, k, arange(3), arange(3), noise=self.noise)
+
+
+# ---- distances inside the trained range
+
+
+def distance_by_hand(name: str, m: int, n: int) -> float:
+    r = m - n
+    if name == "ReRoPE":
+        return r if r < 5 else 5
+    if name == "leaky ReRoPE":
+        return r if r < 5 else 5 + (r - 5) / 4
+    if name == "Self-Extend":
+        return r if r < 6 else m // 3 - n // 3 + 6 - 6 // 3
+    assert name == "dual chunk attention"
+    place, ahead = m % 5, m // 5 - n // 5
+    return (place if ahead <= 0 else min(place + 5, 7) if ahead == 1 else 7) - n % 5
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_distances_and_scores_are_their_equations(name: str) -> None:
+    q, k, _ = qkv(23, batch=1)
+    m = arange(23)
+    seen = branched_relative(m, m, branches=BRANCHES[name])
+    scores = branched_scores(q, k, m, m, rope=rope, branches=BRANCHES[name])
+    w = inverse_frequencies(WIDTH)
+    for i, j in itertools.product(range(23), range(23)):
+        if j > i:
+            continue
+        distance = distance_by_hand(name, i, j)
+        assert -float(seen[i, j]) == pytest.approx(distance, abs=1e-12)
+        for h in range(HEADS):
+            want = turned(q[0, h, i], distance, w) @ k[0, h, j]
+            assert float(scores[0, h, i, j]) == pytest.approx(float(want), abs=1e-12)
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 6, 12])
+@pytest.mark.parametrize("group", [1, 2, 3, 6])
+def test_distances_stay_in_range_grow_and_are_continuous(window: int, group: int) -> None:
+    length = 40
+    m = arange(length)
+    kinds = {
+        "rerope": (partial(rerope, window=window), window),
+        "leaky": (
+            partial(leaky_rerope, window=window, factor=group),
+            (length - 1 + window * (group - 1)) / group,
+        ),
+        "self_extend": (
+            partial(self_extend, window=window, group=group),
+            max(window - 1, (length - 1) // group + window - window // group),
+        ),
+    }
+    for name, (branches, most) in kinds.items():  # each with the largest distance that its equation allows
+        distance = -branched_relative(m, m, branches=branches)
+        lower = torch.tril(distance)
+        assert float(lower.max()) <= most
+        assert bool((distance.diagonal() == 0).all())
+        for i in range(length):
+            row = distance[i, : i + 1].flip(0)  # from the query backwards
+            steps = row.diff()
+            assert bool((steps >= 0).all()), name
+            near = min(i + 1, window)
+            assert torch.equal(row[:near], torch.arange(near, dtype=torch.float64))
+            if window % group == 0 or name != "self_extend":
+                assert bool((steps <= 1).all()), f"{name} jumps"
+            if i >= window and (window % group == 0 or name != "self_extend"):
+                assert float(row[window]) == window, "continuous at w"
+
+
+def test_self_extend_rounds_down_when_its_group_does_not_divide_the_window() -> None:
+    m = arange(30)
+    seen = branched_relative(m, m, branches=partial(self_extend, window=7, group=3))
+    for i, j in itertools.product(range(30), range(30)):
+        if j <= i:
+            assert -int(seen[i, j]) == (i - j if i - j < 7 else i // 3 - j // 3 + 7 - 7 // 3)
+            assert float(seen[i, j]) == int(seen[i, j])
+
+
+@given(st.integers(1, 12), st.data())
+@settings(max_examples=15, deadline=None)
+def test_dual_chunk_distances(chunk: int, data: st.DataObject) -> None:
+    local = data.draw(st.integers(0, chunk - 1))
+    m = arange(5 * chunk + 3)
+    distance = -branched_relative(m, m, branches=partial(dual_chunk, chunk=chunk, local=local))
+    true = m[:, None] - m[None, :]
+    past = true >= 0
+    assert float(distance[past].min()) >= 0
+    assert float(distance[past].max()) <= chunk + local
+    assert torch.equal(distance[past & (true <= local)], true[past & (true <= local)].double())
+    # the released code's tables, written with its own names
+    chunk_size, local_window = chunk + local, local
+    chunk_len = chunk_size - local_window
+    q_t = torch.arange(chunk_len)
+    qc_t = (q_t + chunk_len).clamp(max=chunk_size)
+    for i, j in itertools.product(range(len(m)), range(len(m))):
+        ahead = i // chunk_len - j // chunk_len
+        if ahead < 0:
+            continue
+        at = q_t[i % chunk_len] if ahead == 0 else qc_t[i % chunk_len] if ahead == 1 else qc_t[chunk_len - 1]
+        if ahead > 1 and local_window == chunk_len:
+            continue
+        assert int(distance[i, j]) == int(at) - j % chunk_len
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        partial(rerope, window=9),
+        partial(leaky_rerope, window=1, factor=1),
+        partial(self_extend, window=1, group=1),
+        partial(dual_chunk, chunk=9, local=0),
+    ],
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_branches_reduce_to_rope(branches: Callable[..., Any], layout: str) -> None:
+    own = RoPE(inverse_frequencies(WIDTH), layout=layout, attention_factor=1.25)
+    q, k, _ = qkv(9)
+    m = arange(9)
+    turned_q, turned_k = own.transform(q, k, m, m)
+    want = turned_q @ turned_k.mT
+    got = branched_scores(q, k, m, m, rope=own, branches=branches)
+    assert max_error(torch.tril(got), torch.tril(want)) < rounding(want)
+
+
+def test_rerope_is_the_limit_of_leaky_rerope() -> None:
+    m = arange(30)
+    limit = branched_relative(m, m, branches=partial(rerope, window=4))
+    for factor in (10, 1000, 10**9):
+        leaky = branched_relative(m, m, branches=partial(leaky_rerope, window=4, factor=factor))
+        assert max_error(torch.tril(leaky), torch.tril(limit)) <= 30 / factor
+
+
+@pytest.mark.parametrize("name", ["ReRoPE", "leaky ReRoPE"])
+def test_rerope_is_relative_and_the_others_depend_on_where_counting_begins(name: str) -> None:
+    q, k, _ = qkv(20)
+    at = [arange(20), arange(20, offset=1)]
+    a, b = (torch.tril(branched_scores(q, k, m, m, rope=rope, branches=BRANCHES[name])) for m in at)
+    assert max_error(a, b) < rounding(a)
+    for other in ("Self-Extend", "dual chunk attention"):
+        a, b = (torch.tril(branched_scores(q, k, m, m, rope=rope, branches=BRANCHES[other])) for m in at)
+        assert max_error(a, b) > 1e-2
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branches_of_batched_positions(name: str) -> None:
+    q, k, _ = qkv(12)
+    rows = torch.stack((arange(12), arange(12, offset=4)))
+    scores = branched_scores(q, k, rows, rows, rope=rope, branches=BRANCHES[name])
+    for b in range(2):
+        one = branched_scores(q[b : b + 1], k[b : b + 1], rows[b], rows[b], rope=rope, branches=BRANCHES[name])
+        assert max_error(scores[b : b + 1], one) == 0
+
+
+def test_lambda_mask_is_its_definition() -> None:
+    m = arange(15)
+    allowed = lambda_mask(m, m, sinks=2, window=4)
+    for i, j in itertools.product(range(15), range(15)):
+        assert bool(allowed[i, j]) == (j <= i and (i - j < 4 or j < 2))
+    rows = m.expand(2, -1)
+    assert torch.equal(lambda_mask(rows, rows, sinks=2, window=4), allowed.expand(2, 1, -1, -1))
+    assert torch.equal(lambda_mask(m, m, sinks=0, window=4), causal(m, m) & window(m, m, 4))
+
+
+# ---- eviction
+
+
+def test_F1_77_eviction() -> None:
+    old = torch.tensor([0, 1, 5, 6, 7])
+    slots, new = evict(old, sinks=2, window=3)
+    assert slots.tolist() == [0, 1, 2, 3, 4]
+    assert new.tolist() == [0, 1, 2, 3, 4], "the newest key moves with the kept ones"
+    assert (new - old[slots]).tolist() == [0, 0, -3, -3, -3]
+    assert (len(new) - new).tolist() == [5, 4, 3, 2, 1]
+    slots, new = evict(torch.tensor([0, 1, 2, 3, 4, 5]), sinks=2, window=3)
+    assert slots.tolist() == [0, 1, 3, 4, 5]
+    assert new.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_F1_77_eviction_rotates_as_if_from_the_start(layout: str, dtype: torch.dtype, factor: float) -> None:
+    own = RoPE(inverse_frequencies(WIDTH), layout=layout, attention_factor=factor)
+    k = normal(2, HEADS, 9, WIDTH, seed=1)
+    for start in (0, 12_345):
+        old = torch.cat((arange(2), arange(7, offset=start + 5)))
+        slots, new = evict(old, sinks=2, window=4)
+        moved = rerotate(own(old)(k.to(dtype))[:, :, slots], old[slots], new, rope=own)
+        assert moved.dtype == dtype
+        fresh = own(new, torch.float64)(k[:, :, slots])
+        tolerance = {torch.float64: 64 * 2**-24, torch.float32: 64 * 2**-24, torch.bfloat16: 2**-7}[dtype]
+        assert max_error(moved, fresh) <= tolerance * factor * float(k.abs().max())
+
+
+def test_F1_77_eviction_while_streaming() -> None:
+    """Tokens one by one, keys cached rotated and moved at each eviction: the same as rotating the kept keys afresh."""
+    q, k, v = qkv(30)
+    sinks, recent = 2, 5
+    scheme = PositionScheme("RoPE", transform=rope.transform)
+    cached, positions, kept = k[:, :, :0], torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+    for t in range(30):
+        if len(positions):
+            slots, new = evict(positions, sinks=sinks, window=recent)
+            cached = rerotate(cached[:, :, slots], positions[slots], new, rope=rope)
+            positions, kept = new, kept[slots]
+        at = torch.tensor([len(positions)])
+        positions, kept = torch.cat((positions, at)), torch.cat((kept, torch.tensor([t])))
+        cached = torch.cat((cached, rope(at, torch.float64)(k[:, :, t : t + 1])), 2)
+        turned_q = rope(at, torch.float64)(q[:, :, t : t + 1])
+        out = attention(turned_q, cached, v[:, :, kept], q_positions=at, k_positions=positions)
+        want = attention(
+            q[:, :, t : t + 1], k[:, :, kept], v[:, :, kept], q_positions=at, k_positions=positions, scheme=scheme
+        )
+        assert max_error(out, want) < rounding(want, 4096)
+        assert kept.tolist() == sorted({*range(min(t + 1, sinks)), *range(max(0, t - recent), t + 1)})
+
+
+# ---- temperatures
+
+
+def test_temperatures_are_their_equations() -> None:
+    m = torch.tensor([0, 1, 6, 7, 8, 15, 10**6])
+    got = llama4_temperature(m, torch.float64, floor_scale=8, attn_scale=0.2)
+    want = [1 + 0.2 * math.log(1 + (p + 1) // 8) for p in m.tolist()]
+    assert max_error(got, torch.tensor(want, dtype=torch.float64)) < 8 * EPS
+    assert got[:3].tolist() == [1, 1, 1]
+    got = log_length_temperature(m, torch.float64, trained_length=16)
+    want = [max(1.0, math.log(p + 1) / math.log(16)) for p in m.tolist()]
+    assert max_error(got, torch.tensor(want, dtype=torch.float64)) < 16 * EPS
+    assert float(got[5]) == 1, "nothing changes within the trained length"
+
+
+def test_temperature_multiplies_scaled_scores_and_commutes_with_rope() -> None:
+    q, k, _ = qkv(12)
+    m, temperature = arange(12), partial(llama4_temperature, floor_scale=4)
+    scheme = PositionScheme("tempered", transform=partial(tempered, temperature=temperature))
+    weights = attention_weights(q, k, q_positions=m, k_positions=m, scheme=scheme)
+    want = ((q @ k.mT) / math.sqrt(WIDTH) * temperature(m, torch.float64)[:, None]).softmax(-1)
+    assert max_error(weights, want) < rounding(want)
+    first = rope.transform(*tempered(q, k, m, m, temperature=temperature), m, m)
+    last = tempered(*rope.transform(q, k, m, m), m, m, temperature=temperature)
+    assert max_error(first[0], last[0]) < rounding(last[0])
+    rows = torch.stack((m, m + 3))
+    batched, _ = tempered(q, k, rows, rows, temperature=temperature)
+    assert max_error(batched[1], tempered(q, k, m + 3, m + 3, temperature=temperature)[0][1]) == 0
+
+
+def test_ssmax_is_its_equation() -> None:
+    q, k, _ = qkv(9, batch=1)
+    ssmax, m = SSMax(HEADS).double(), arange(9)
+    with torch.no_grad():
+        ssmax.scale.copy_(torch.tensor([0.1, 0.4, 1.0, 2.0], dtype=torch.float64))
+    scheme = PositionScheme("SSMax", transform=ssmax.transform)
+    weights = attention_weights(q, k, q_positions=m, k_positions=m, scheme=scheme, mask=causal(m, m)).detach()
+    scores = (q @ k.mT) / math.sqrt(WIDTH)
+    for h, i in itertools.product(range(HEADS), range(9)):
+        s = (0.1, 0.4, 1.0, 2.0)[h]
+        powers = torch.stack([torch.as_tensor(float(i + 1)).double() ** (s * scores[0, h, i, j]) for j in range(i + 1)])
+        assert max_error(weights[0, h, i, : i + 1], powers / powers.sum()) < rounding(powers)
+    assert bool((SSMax(3).scale == torch.tensor(0.168)).all())
+    mean = sum(math.log(n) for n in range(1, 1025)) / 1024
+    assert 0.168 * mean == pytest.approx(1, abs=0.005), "what the docstring says about the initial value"
+    out, _ = ssmax.transform(q, k, m, m)
+    (grad,) = torch.autograd.grad(out.sum(), ssmax.scale)
+    logs = torch.tensor([math.log(i + 1) for i in range(9)], dtype=torch.float64)
+    assert max_error(grad, (q[0].sum(-1) * logs).sum(-1)) < rounding(grad)
+
+
+# ---- fused kernels
+
+
+FUSED: dict[str, PositionScheme] = {
+    "NoPE": NOPE,
+    "RoPE": schemes.rope(WIDTH),
+    "ALiBi": PositionScheme("ALiBi", bias=BIASES["ALiBi"]),
+    "T5": PositionScheme("T5", bias=BIASES["T5"], scale=1.0),
+    "window": PositionScheme("window", mask=partial(window, size=3)),
+    "RoPE, ALiBi and window": PositionScheme(
+        "RoPE, ALiBi and window",
+        transform=rope.transform,
+        bias=BIASES["ALiBi"],
+        mask=partial(window, size=3),
+        scale=0.3,
+    ),
+    **{name: scheme for name, scheme in SCHEMES.items() if not {"scores", "values"} & set(scheme.places)},
+}
+
+
+# sineSPE's and convSPE's codes belong to a head: there are no grouped keys
+GROUPED = [(name, heads) for name in FUSED for heads in (HEADS, 2) if heads == HEADS or "SPE" not in name]
+
+
+@pytest.mark.parametrize(("name", "kv_heads"), GROUPED)
+def test_fused_attention_is_attention(name: str, kv_heads: int) -> None:
+    q, k, v = qkv(11, kv_heads=kv_heads)
+    cases: list[tuple[slice, Tensor, Tensor, Tensor | None]] = [
+        (slice(None), arange(11), arange(11), None),
+        (slice(None), arange(11), arange(11), causal(arange(11), arange(11))),
+        (slice(8, None), arange(3, offset=8), arange(11), causal(arange(3, offset=8), arange(11))),  # a cache
+    ]
+    padding = torch.stack((torch.arange(11) >= 4, torch.arange(11) >= 0))
+    rows = from_mask(padding)
+    cases.append((slice(None), rows, rows, causal(rows, rows) & real_keys(padding)))
+    none = torch.ones(11, 11, dtype=torch.bool)
+    none[3] = False
+    cases.append((slice(None), arange(11), arange(11), none))
+    for queries, m, n, mask in cases:
+        kwargs: dict[str, Any] = {"q_positions": m, "k_positions": n, "scheme": FUSED[name], "mask": mask}
+        want = attention(q[:, :, queries], k, v, **kwargs)
+        out = fused_attention(q[:, :, queries], k, v, **kwargs)
+        assert out.dtype == want.dtype
+        assert max_error(out, want) < rounding(want)
+    assert bool((out[:, :, 3] == 0).all()), "a row without any key gives zeros"
+
+
+def plain_kernel(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor, **_: Any) -> Tensor:
+    """A kernel by the book, which makes NaN of a row without any key."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    masked = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return masked.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("kernel", [nn.functional.scaled_dot_product_attention, plain_kernel])
+@pytest.mark.parametrize("name", ["NoPE", "ALiBi"])
+def test_gradients_of_fused_attention_are_those_of_attention(
+    name: str, kernel: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "scaled_dot_product_attention", kernel)
+    none = torch.ones(7, 7, dtype=torch.bool)
+    none[2] = False
+    grads = []
+    for form in (attention, fused_attention):
+        inputs = [x.requires_grad_() for x in qkv(7)]
+        form(
+            *inputs, q_positions=arange(7), k_positions=arange(7), scheme=FUSED[name], mask=none
+        ).square().sum().backward()
+        grads.append([x.grad for x in inputs])
+    for a, b in zip(*grads, strict=True):
+        assert a is not None
+        assert b is not None
+        assert bool(b.isfinite().all())
+        assert max_error(a, b) < rounding(a, 1024)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_fused_attention_in_other_dtypes(dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in qkv(9))
+    scheme = PositionScheme("RoPE + ALiBi", transform=rope.transform, bias=partial(alibi, slopes=alibi_slopes(HEADS)))
+    kwargs: dict[str, Any] = {"q_positions": arange(9), "k_positions": arange(9), "scheme": scheme}
+    out = fused_attention(q, k, v, **kwargs)
+    assert out.dtype == dtype
+    assert max_error(out, attention(q, k, v, **kwargs)) < 16 * torch.finfo(dtype).eps * float(v.abs().max())
+
+
+def test_own_masks_are_aligned_by_position_and_not_by_index() -> None:
+    """PyTorch's `is_causal` lets a single query see the first key only; ours sees the whole cache."""
+    q, k, v = qkv(6)
+    one = q[:, :, 5:]
+    wrong = nn.functional.scaled_dot_product_attention(one, k, v, is_causal=True)
+    assert max_error(wrong, v[:, :, :1]) < rounding(v)
+    at, keys = arange(1, offset=5), arange(6)
+    right = fused_attention(one, k, v, q_positions=at, k_positions=keys, mask=causal(at, keys))
+    assert max_error(right, nn.functional.scaled_dot_product_attention(one, k, v)) < rounding(v)
+
+
+@pytest.mark.parametrize("name", ["ReRoPE", "LM-Infinite"])
+def test_schemes_with_their_own_scores_are_refused(name: str) -> None:
+    q, k, v = qkv(3)
+    with pytest.raises(ValueError, match=r"scheme must leave scores empty.*" + name):
+        fused_attention(q, k, v, q_positions=arange(3), k_positions=arange(3), scheme=SCHEMES[name])
+
+
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_bias_vector_holds_every_diagonal(name: str, length: int) -> None:
+    vector = relative_bias_vector(BIASES[name], length)
+    dense = BIASES[name](arange(length), arange(length))[0]
+    for i, j in itertools.product(range(length), range(length)):
+        assert torch.equal(vector[:, j - i + length - 1], dense[:, i, j])
+
+
+@pytest.mark.parametrize("causal_", [False, True])
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_hankel_attention_is_attention(name: str, length: int, causal_: bool) -> None:
+    m = arange(length)
+    scheme = PositionScheme(name, bias=BIASES[name], scale=1.0 if name == "T5" else None)
+    vector = relative_bias_vector(BIASES[name], length)
+    for kv_heads, chunk in ((HEADS, 1), (HEADS, 5), (2, 256)):
+        q, k, v = qkv(length, kv_heads=kv_heads)
+        want = attention(q, k, v, q_positions=m, k_positions=m, scheme=scheme, mask=causal(m, m) if causal_ else None)
+        out = hankel_attention(q, k, v, bias=vector, causal=causal_, scale=scheme.scale, chunk=chunk)
+        assert max_error(out, want) < rounding(want)
+
+
+def test_hankel_bias_is_a_view_of_the_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call of the kernel gets strides (1, 1) on one storage of 2N − 1 numbers a head: no bias is ever built."""
+    seen = []
+
+    def spy(*args: Tensor, attn_mask: Tensor, **kwargs: Any) -> Tensor:
+        seen.append(attn_mask)
+        return nn.functional.scaled_dot_product_attention(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(fused, "scaled_dot_product_attention", spy)
+    q, k, v = qkv(13)
+    vector = relative_bias_vector(BIASES["T5"], 13).detach()
+    for causal_ in (False, True):
+        hankel_attention(q, k, v, bias=vector, causal=causal_, chunk=4)
+    assert len(seen) == 8
+    assert all(view.stride()[2:] == (1, 1) for view in seen)
+    assert all(view.untyped_storage().nbytes() == 8 * HEADS * 25 for view in seen)
+
+
+def test_gradients_of_hankel_attention_reach_the_table() -> None:
+    q, k, v = qkv(13)
+    table = schemes.t5(HEADS, bidirectional=True, std=1.0, generator=draw(5)).bias
+    assert isinstance(table, nn.Module)
+    table.double()
+    (weight,) = table.parameters()
+    m, grads = arange(13), []
+    scheme = PositionScheme("T5", bias=table, scale=1.0)
+    vector = relative_bias_vector(table, 13)
+    for out in (
+        hankel_attention(q, k, v, bias=vector, causal=True, scale=1.0, chunk=4),
+        attention(q, k, v, q_positions=m, k_positions=m, scheme=scheme, mask=causal(m, m)),
+    ):
+        (grad,) = torch.autograd.grad(out.square().sum(), weight)
+        grads.append(grad)
+    assert max_error(*grads) < rounding(grads[1], 2048)
+    assert float(grads[1].abs().max()) > 1e-3
+    small = [x[:1, :2, :4] for x in (q, k, v)]
+    bias = normal(2, 7, seed=9).requires_grad_()
+    for causal_ in (False, True):
+        form = partial(hankel_attention, *small, causal=causal_, chunk=3)
+        assert torch.autograd.gradcheck(lambda b, form=form: form(bias=b), bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hankel_attention_in_other_dtypes(dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in qkv(40))
+    vector = relative_bias_vector(partial(alibi, slopes=alibi_slopes(HEADS)), 40)
+    out = hankel_attention(q, k, v, bias=vector, causal=True, chunk=16)
+    m = arange(40)
+    want = attention(q, k, v, q_positions=m, k_positions=m, scheme=schemes.alibi(HEADS), mask=causal(m, m))
+    assert out.dtype == dtype
+    assert max_error(out, want) < 16 * torch.finfo(dtype).eps * float(v.abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("name", "causal_"), [("ALiBi", True), ("T5", False)])
+def test_flex_attention_with_a_relative_bias_is_attention(name: str, causal_: bool) -> None:
+    q, k, v = (x.float() for x in qkv(12))
+    v = normal(2, HEADS, 12, WIDTH, seed=4).float()
+    scheme = PositionScheme(name, bias=BIASES[name])
+    vector = relative_bias_vector(BIASES[name], 16).float()
+    for m, n in (
+        (arange(12), arange(12)),
+        (arange(4, offset=8), arange(12)),
+        (torch.stack((arange(12), arange(12, offset=3))),) * 2,
+    ):
+        queries = q[:, :, -m.shape[-1] :]
+        mod = relative_score_mod(vector, q_positions=m, k_positions=n, causal=causal_)
+        with torch.no_grad():
+            out = flex_attention(queries, k, v, score_mod=mod)
+            want = attention(
+                queries, k, v, q_positions=m, k_positions=n, scheme=scheme, mask=causal(m, n) if causal_ else None
+            )
+        assert isinstance(out, Tensor)
+        assert max_error(out, want) < 64 * torch.finfo(torch.float32).eps * float(v.abs().max())
+
+
+# ---- layer plans
+
+
+def test_plans_put_the_full_layers_where_the_models_have_them() -> None:
+    full = {
+        "Gemma 3": [i for i, layer in enumerate(gemma3(26)) if layer.window is None],
+        "Llama 4": [i for i, layer in enumerate(llama4(48)) if layer.chunk is None],
+        "SmolLM3": [i for i, layer in enumerate(smollm3(36)) if layer.base is None],
+        "Command": [i for i, layer in enumerate(cohere2(32, base=50_000.0)) if layer.window is None],
+        "gpt-oss": [i for i, layer in enumerate(gpt_oss(24)) if layer.window is None],
+        "ModernBERT": [i for i, layer in enumerate(modernbert(22)) if layer.window is None],
+    }
+    assert full == {
+        "Gemma 3": [5, 11, 17, 23],
+        "Llama 4": list(range(3, 48, 4)),
+        "SmolLM3": list(range(3, 36, 4)),
+        "Command": list(range(3, 32, 4)),
+        "gpt-oss": list(range(1, 24, 2)),
+        "ModernBERT": list(range(0, 22, 3)),
+    }
+    assert all((layer.base is None) == (layer.window is None) for layer in cohere2(32, base=50_000.0))
+    assert all((layer.temperature is None) == (layer.base is not None) for layer in llama4(48))
+    assert {layer.base for layer in modernbert(22) if layer.window is None} == {160_000.0}
+
+
+def test_only_global_layers_of_gemma3_are_interpolated() -> None:
+    for layer in gemma3(12, factor=8.0):
+        rope = layer.rope(256, layout="half")
+        assert rope is not None
+        far = layer.window is None
+        want = inverse_frequencies(256, 1e6) / 8 if far else inverse_frequencies(256, 1e4)
+        assert torch.equal(rope.frequencies, want)
+        assert rope.layout == "half"
+    small = gemma3(6, window=512, factor=1.0)[5].rope(256)
+    assert small is not None
+    assert torch.equal(small.frequencies, inverse_frequencies(256, 1e6))
+
+
+def test_gpt_oss_layers_rotate_as_its_configuration_says() -> None:
+    rope = gpt_oss(2)[1].rope(64)
+    assert rope is not None
+    assert rope.attention_factor == pytest.approx(0.1 * math.log(32) + 1)
+    plain = inverse_frequencies(64, 150_000.0)
+    ratio = plain / rope.frequencies
+    kinds = [int((abs(ratio - 1) < 1e-12).sum()), int((abs(ratio - 32) < 1e-9).sum())]
+    assert kinds == [9, 14], "9 pairs left alone, 14 interpolated, 9 in between"
+    low, high = (64 * math.log(4096 / (turns * 2 * math.pi)) / (2 * math.log(150_000)) for turns in (32, 1))
+    for i in range(9, 18):  # the ramp begins and ends between pairs
+        t = (i - low) / (high - low)
+        assert float(rope.frequencies[i] / plain[i]) == pytest.approx(1 - t + t / 32, rel=1e-12)
+
+
+def test_masks_of_the_layers() -> None:
+    m = arange(200)
+    r = m[None, :] - m[:, None]
+    local = modernbert(2)[1].scheme(8)
+    assert local.mask is not None
+    assert torch.equal(local.mask(m, m), r.abs() <= 64)
+    sliding = gemma3(1, window=5)[0].scheme(8)
+    assert sliding.mask is not None
+    assert torch.equal(sliding.mask(m, m) & causal(m, m), (r <= 0) & (r > -5))
+    chunks = chunk_mask(m, m, chunk=7)
+    for i, j in itertools.product(range(30), range(30)):
+        assert bool(chunks[i, j]) == (i // 7 == j // 7)
+    nope = llama4(4)[3].scheme(8)
+    assert (nope.name, nope.places) == ("NoPE", ("transform",))
+    assert smollm3(4)[3].scheme(8).places == ()
+
+
+def test_a_llama4_layer_without_rotation_scales_its_queries() -> None:
+    q, k, _ = qkv(3)
+    m = torch.tensor([0, 8191, 100_000])
+    scheme = llama4(4)[3].scheme(WIDTH)
+    assert scheme.transform is not None
+    got, same = scheme.transform(q, k, m, m)
+    assert same is k
+    assert max_error(got, q * llama4_temperature(m, torch.float64)[:, None]) == 0
+
+
+def test_drope_drops_rotations_and_nothing_else() -> None:
+    plan = gemma3(6)
+    dropped = drope(plan)
+    assert all(layer.base is None for layer in dropped)
+    assert [layer.window for layer in dropped] == [layer.window for layer in plan]
+    q, k, v = qkv(5)
+    m = arange(5)
+    scheme = drope((Layer(10_000.0),))[0].scheme(WIDTH)
+    kwargs: dict[str, Any] = {"q_positions": m, "k_positions": m, "mask": causal(m, m)}
+    assert max_error(attention(q, k, v, scheme=scheme, **kwargs), attention(q, k, v, **kwargs)) == 0
+    with pytest.raises(ValueError, match="plan"):
+        drope(dropped)
+
+
+# ---- dtypes, meta tensors, compilation
+
+
+def calls(dtype: torch.dtype, device: str = "cpu") -> dict[str, Callable[[], Any]]:
+    q, k, v = (x.to(dtype).to(device) for x in qkv(8))
+    fq, fk = elu_features(q), elu_features(k)
+    m = torch.arange(8, device=device)
+    vector = normal(HEADS, 15, seed=7).to(dtype).to(device)
+    decays = retention_decays(HEADS).to(device)
+    omega = orthogonal_projection(12, WIDTH, generator=draw(1))
+    both = {"q_positions": m, "k_positions": m}
+    noises = [sine.draw(4, generator=draw(1)), conv.draw(8, 4, generator=draw(1))]
+    spes: list[Any] = [sine, conv]
+    ssmax = SSMax(HEADS).to(device)
+    if device != "cpu":
+        spes = [SineSPE(HEADS, WIDTH, waves=2).to(device), ConvSPE(HEADS, WIDTH, kernel_size=4).to(device)]
+        noises = [noise.to(device) for noise in noises]
+    return {
+        "elu": lambda: elu_features(q),
+        "favor": lambda: positive_features(q, omega),
+        "cosformer": lambda: cosformer_features(q, m, length=8),
+        "linear": lambda: linear_attention(fq, fk, v, transform=rope.transform, **both),
+        "causal linear": lambda: causal_linear_attention(fq, fk, v, positions=m, transform=rope.transform)[0],
+        "toeplitz": lambda: toeplitz_attention(fq, fk, v, bias=vector, causal=True),
+        "retention": lambda: retention(q, k, v, decays=decays, transform=rope.transform, **both),
+        "recurrent": lambda: recurrent_retention(q, k, v, positions=m, decays=decays)[0],
+        "sineSPE": lambda: spes[0].transform(q, k, m, m, noise=noises[0])[0],
+        "convSPE": lambda: spes[1].transform(q, k, m, m, noise=noises[1])[0],
+        **{
+            name: partial(branched_scores, q, k, m, m, rope=rope, branches=branches)
+            for name, branches in BRANCHES.items()
+        },
+        "evict": lambda: rerotate(
+            k[:, :, evict(m, sinks=1, window=3)[0]], m[:4] + 4, evict(m, sinks=1, window=3)[1], rope=rope
+        ),
+        "tempered": lambda: tempered(q, k, m, m, temperature=llama4_temperature)[0],
+        "log": lambda: tempered(q, k, m, m, temperature=partial(log_length_temperature, trained_length=4))[0],
+        "ssmax": lambda: ssmax.transform(q, k, m, m)[0],
+        "fused": lambda: fused_attention(q, k, v, scheme=schemes.rope(WIDTH), mask=causal(m, m), **both),
+        "hankel": lambda: hankel_attention(q, k, v, bias=vector, causal=True, chunk=3),
+        "lambda": lambda: lambda_mask(m, m, sinks=1, window=3),
+        "chunk": lambda: chunk_mask(m, m, chunk=3),
+    }
+
+
+NAMES = tuple(calls(torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_dtypes(name: str, dtype: torch.dtype) -> None:
+    out = calls(dtype)[name]()
+    if out.dtype == torch.bool:
+        return
+    assert out.dtype == dtype
+    want = calls(torch.float64)[name]().detach()
+    allowed = 64 * torch.finfo(dtype).eps * float(want.abs().max())
+    assert max_error(out, want) < allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_on_meta(name: str) -> None:
+    real, meta = calls(torch.float32)[name](), calls(torch.float32, "meta")[name]()
+    assert meta.device.type == "meta"
+    assert (meta.shape, meta.dtype) == (real.shape, real.dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles_in_one_graph(name: str) -> None:
+    torch._dynamo.reset()
+    function = calls(torch.float32)[name]
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(), function())
+
+
+def test_scores_under_vmap() -> None:
+    q, k, v = qkv(6)
+    m = arange(6)
+    for name, branches in BRANCHES.items():
+        form = partial(branched_scores, rope=rope, branches=branches)
+        mapped = torch.func.vmap(lambda a, b, form=form: form(a[None], b[None], m, m)[0])(q, k)
+        assert max_error(mapped, form(q, k, m, m)) < rounding(mapped), name
+    fq, fk = elu_features(q), elu_features(k)
+    mapped = torch.func.vmap(lambda a, b, c: causal_linear_attention(a[None], b[None], c[None], positions=m)[0][0])(
+        fq, fk, v
+    )
+    assert max_error(mapped, causal_linear_attention(fq, fk, v, positions=m)[0]) < rounding(mapped)
+
+
+def test_random_draws_follow_their_generator_and_nothing_else_is_in_a_state_dict() -> None:
+    for make in (partial(SineSPE, HEADS, WIDTH), partial(ConvSPE, HEADS, WIDTH, kernel_size=3)):
+        a, b, c = (make(generator=draw(seed)).state_dict() for seed in (0, 0, 1))
+        assert all(torch.equal(a[name], b[name]) for name in a)
+        assert all(not torch.equal(a[name], c[name]) for name in a)
+    assert list(SSMax(2).state_dict()) == ["scale"]
+    assert torch.equal(sine.draw(3, generator=draw(0)), sine.draw(3, generator=draw(0)))
+
+
+# ---- malformed inputs
+
+
+Q, K, V = qkv(4)
+FQ, FK = elu_features(Q), elu_features(K)
+M = arange(4)
+DECAYS = retention_decays(HEADS)
+VECTOR = torch.zeros(HEADS, 7, dtype=torch.float64)
+BOTH: dict[str, Any] = {"q_positions": M, "k_positions": M}
+
+MALFORMED: list[tuple[str, type[Exception], Callable[[], Any]]] = [
+    ("x must be a floating-point", TypeError, lambda: elu_features(torch.arange(3))),
+    ("features must be at least 1, got 0", ValueError, lambda: orthogonal_projection(0, 4)),
+    ("dim must be an int", TypeError, lambda: orthogonal_projection(4, 4.0)),  # type: ignore[arg-type]
+    ("projection must have shape (M, 8)", ValueError, lambda: positive_features(Q, torch.ones(3, 4))),
+    ("length must be at least 1", ValueError, lambda: cosformer_features(Q, M, length=0)),
+    ("positions must lie in 0 … length = 2, got 3", ValueError, lambda: cosformer_features(Q, M, length=2)),
+    ("x must have shape (B, H, T, d)", ValueError, lambda: cosformer_features(Q[None], M, length=9)),
+    ("q must hold features of at least 0", ValueError, lambda: linear_attention(Q, FK, V, **BOTH)),
+    ("k must hold features of at least 0", ValueError, lambda: causal_linear_attention(FQ, K, V, positions=M)),
+    (
+        "q_positions must have shape (4,)",
+        ValueError,
+        lambda: linear_attention(FQ, FK, V, q_positions=M[:3], k_positions=M),
+    ),
+    ("positions must have shape (4,)", ValueError, lambda: causal_linear_attention(FQ, FK, V, positions=M[:3])),
+    ("q and k must agree", ValueError, lambda: linear_attention(FQ, FK[..., :4], V, **BOTH)),
+    ("v must have k's batch", ValueError, lambda: linear_attention(FQ, FK, V[:, :2], **BOTH)),
+    (
+        "mask must have shape (B, T) = (2, 4)",
+        ValueError,
+        lambda: linear_attention(FQ, FK, V, mask=torch.ones(2, 3), **BOTH),
+    ),
+    (
+        "bias must have shape (H, 2N−1) = (4, 7)",
+        ValueError,
+        lambda: toeplitz_attention(FQ, FK, V, bias=VECTOR[:, :5], causal=True),
+    ),
+    ("causal must be True or False, got 1", TypeError, lambda: toeplitz_attention(FQ, FK, V, bias=VECTOR, causal=1)),  # type: ignore[arg-type]
+    ("q must have k's length 4", ValueError, lambda: toeplitz_attention(FQ[:, :, :2], FK, V, bias=VECTOR, causal=True)),
+    ("heads must be at least 1", ValueError, lambda: retention_decays(0)),
+    ("decays must have shape (H,) = (4,)", ValueError, lambda: retention(Q, K, V, decays=DECAYS[:2], **BOTH)),
+    (
+        "decays must be above 0 and at most 1, got 2.0",
+        ValueError,
+        lambda: retention(Q, K, V, decays=DECAYS * 0 + 2, **BOTH),
+    ),
+    ("waves must be at least 1", ValueError, lambda: SineSPE(2, 4, waves=0)),
+    ("kernel_size must be an int", TypeError, lambda: ConvSPE(2, 4, kernel_size="3")),  # type: ignore[arg-type]
+    ("realizations must be at least 1", ValueError, lambda: sine.draw(0)),
+    ("length must be at least 1", ValueError, lambda: conv.draw(0, 4)),
+    ("noise must be what draw", ValueError, lambda: sine.transform(Q, K, M, M, noise=conv.draw(8, 2))),
+    ("q must have shape (B, 4, T, 8)", ValueError, lambda: sine.transform(Q[:, :2], K, M, M, noise=sine.draw(2))),
+    ("k_positions must lie in 0 … 1", ValueError, lambda: conv.transform(Q, K, M % 2, M, noise=conv.draw(2, 2))),
+    ("q_positions must be integers", TypeError, lambda: conv.transform(Q, K, M / 2, M, noise=conv.draw(8, 2))),
+    ("window must be at least 1, got 0", ValueError, lambda: rerope(M, M, window=0)),
+    ("factor must be an int", TypeError, lambda: leaky_rerope(M, M, window=2, factor=1.5)),  # type: ignore[arg-type]
+    ("group must be at least 1", ValueError, lambda: self_extend(M, M, window=2, group=0)),
+    ("local must be below chunk = 4, got 4", ValueError, lambda: dual_chunk(M, M, chunk=4, local=4)),
+    ("chunk must be at least 1", ValueError, lambda: dual_chunk(M, M, chunk=0, local=0)),
+    ("q_positions must be a tensor", TypeError, lambda: self_extend([0], M, window=2, group=2)),  # type: ignore[arg-type]
+    (
+        "q and k must agree",
+        ValueError,
+        lambda: branched_scores(Q, K[:, :2], M, M, rope=rope, branches=BRANCHES["ReRoPE"]),
+    ),
+    ("sinks must be at least 0, got -1", ValueError, lambda: lambda_mask(M, M, sinks=-1, window=2)),
+    ("positions must have shape (T,), one row", ValueError, lambda: evict(M[None], sinks=1, window=1)),
+    ("positions must grow", ValueError, lambda: evict(M.flip(0), sinks=1, window=1)),
+    ("window must be at least 1", ValueError, lambda: evict(M, sinks=1, window=0)),
+    ("new_positions must have the shape", ValueError, lambda: rerotate(K, M, M[:2], rope=rope)),
+    ("floor_scale must be at least 1", ValueError, lambda: llama4_temperature(M, floor_scale=0)),
+    ("attn_scale must be finite and above 0", ValueError, lambda: llama4_temperature(M, attn_scale=-1.0)),
+    ("trained_length must be at least 2", ValueError, lambda: log_length_temperature(M, trained_length=1)),
+    ("q_positions must have shape (4,)", ValueError, lambda: tempered(Q, K, M[:2], M, temperature=llama4_temperature)),
+    ("initial must be finite and above 0", ValueError, lambda: SSMax(2, initial=0.0)),
+    ("q must have shape (B, 2, T, d)", ValueError, lambda: SSMax(2).transform(Q, K, M, M)),
+    ("mask must be boolean", TypeError, lambda: fused_attention(Q, K, V, mask=torch.ones(4, 4), **BOTH)),
+    (
+        "k_positions must have shape (4,)",
+        ValueError,
+        lambda: fused_attention(Q, K, V, q_positions=M, k_positions=M[:2]),
+    ),
+    ("v must have k's batch", ValueError, lambda: fused_attention(Q, K, V[:1], **BOTH)),
+    ("length must be at least 1", ValueError, lambda: relative_bias_vector(BIASES["ALiBi"], 0)),
+    ("bias must return shape (1, H, 1, 7)", ValueError, lambda: relative_bias_vector(causal, 4)),
+    (
+        "bias must have shape (H, 2N−1) = (4, 7)",
+        ValueError,
+        lambda: hankel_attention(Q, K, V, bias=VECTOR[:2], causal=True),
+    ),
+    ("chunk must be at least 1", ValueError, lambda: hankel_attention(Q, K, V, bias=VECTOR, causal=True, chunk=0)),
+    ("q and k must agree", ValueError, lambda: hankel_attention(Q, K[:, :, :2], V[:, :, :2], bias=VECTOR, causal=True)),
+    ("bias must have shape (H, 2N−1)", ValueError, lambda: relative_score_mod(VECTOR[:, :6], causal=True, **BOTH)),
+    ("bias must hold distances up to 3", ValueError, lambda: relative_score_mod(VECTOR[:, :5], causal=True, **BOTH)),
+    (
+        "k_positions must be integers",
+        TypeError,
+        lambda: relative_score_mod(VECTOR, q_positions=M, k_positions=M / 2, causal=True),
+    ),
+    ("layers must be at least 1, got 0", ValueError, lambda: gemma3(0)),
+    ("factor must be", ValueError, lambda: gemma3(6, factor=0.5)),
+    ("window must be at least 1", ValueError, lambda: cohere2(4, base=1e4, window=0)),
+    ("base must be finite and above 0", ValueError, lambda: smollm3(4, base=0.0)),
+    ("window and chunk exclude one another", ValueError, lambda: Layer(window=3, chunk=3)),
+    ("temperature is for layers without a rotation", ValueError, lambda: Layer(1e4, temperature=llama4_temperature)),
+    ("schedule must be a callable", TypeError, lambda: Layer(1e4, schedule=None)),  # type: ignore[arg-type]
+    ("chunk must be at least 1", ValueError, lambda: chunk_mask(M, M, chunk=0)),
+]
+
+
+@pytest.mark.parametrize(("message", "error", "call"), MALFORMED, ids=[f"{i}" for i in range(len(MALFORMED))])
+def test_malformed_inputs_are_named(message: str, error: type[Exception], call: Callable[[], Any]) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert message in str(caught.value)

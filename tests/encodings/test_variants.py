@@ -1,0 +1,620 @@
+"""Variants of the rotation: equations as loops, special cases, reported faults, refused input."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import variants as group
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from posenc_lib import properties
+from posenc_lib.attention import attention, attention_weights
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.positions import arange, from_mask
+from posenc_lib.rotary.rope import LAYOUTS, RoPE, convert_layout
+from posenc_lib.rotary.variants import (
+    CayleySTRING,
+    ComRoPE,
+    FoPE,
+    LieRE,
+    PoPE,
+    RePo,
+    XPos,
+    grape,
+    rotated_values,
+    tapa,
+)
+from posenc_lib.scheme import PositionScheme
+
+D, H, T = 8, 4, 5
+Transform = Callable[..., tuple[Tensor, Tensor]]
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+Q, K = normal(2, H, T, D, seed=1), normal(2, H, T, D, seed=2)
+AT = torch.tensor([0, 1, 4, 6, 9])
+PAIRS = inverse_frequencies(D)
+PLANE = normal(2, D, seed=3).unbind()
+
+
+def scores(transform: Transform, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+    q, k = transform(q, k, q_at, k_at)
+    return q @ k.mT
+
+
+def lie(axes: int, block: int = 4) -> LieRE:
+    return LieRE(D, axes=axes, block=block, generator=seeded()).double()
+
+
+def com(axes: int, block: int = 4, heads: int = H) -> ComRoPE:
+    return ComRoPE(D, axes=axes, block=block, heads=heads, generator=seeded()).double()
+
+
+def string() -> CayleySTRING:
+    return group.started(CayleySTRING(D, RoPE(PAIRS).transform)).double()
+
+
+def fope(layout: str = "interleaved", heads: int = H, length: int = 512) -> FoPE:
+    return FoPE(D, length=length, heads=heads, layout=layout, generator=seeded()).double()
+
+
+def pope(heads: int = H) -> PoPE:
+    module = PoPE(D, heads=heads).double()
+    torch.nn.init.uniform_(module.phase, -6, -0.1, generator=seeded())
+    return module
+
+
+def in_plane(q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor]:
+    return grape(q, q_at, *PLANE, frequency=0.3), grape(k, k_at, *PLANE, frequency=0.3)
+
+
+MAKE: dict[str, Callable[[], Any]] = {
+    "xPos": lambda: XPos(PAIRS),
+    "xPos, half": lambda: XPos(PAIRS, layout="half", centre=3),
+    "PoPE": pope,
+    "LieRE": lambda: lie(1),
+    "ComRoPE": lambda: com(1),
+    "STRING": string,
+    "FoPE": fope,
+    "FoPE, half": lambda: fope("half"),
+}
+TRANSFORMS: dict[str, Transform] = {name: make().transform for name, make in MAKE.items()} | {"GRAPE": in_plane}
+RELATIVE = {name: transform for name, transform in TRANSFORMS.items() if not name.startswith("FoPE")}
+ROTATIONS = {name: RELATIVE[name] for name in ("LieRE", "ComRoPE", "STRING", "GRAPE")}
+
+
+# ---- what all transforms share
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", RELATIVE)
+def test_scores_are_relative(name: str) -> None:
+    before, after = (scores(RELATIVE[name], Q, K, at, at) for at in (AT, AT + 100))
+    assert torch.allclose(before, after, rtol=1e-10, atol=1e-10)
+    # ... and do depend on the distance
+    assert float((before - scores(RELATIVE[name], Q, K, AT, AT + 1)).abs().max()) > 1e-4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_rotations_keep_norms_and_form_a_group(name: str) -> None:
+    turned, _ = ROTATIONS[name](Q, K, AT, AT)
+    assert torch.allclose(turned.norm(dim=-1), Q.norm(dim=-1), rtol=1e-12, atol=0)
+    if name != "STRING":  # whose transform is a change of basis as well
+        there, _ = ROTATIONS[name](turned, K, -AT, AT)
+        assert torch.allclose(there, Q, rtol=0, atol=1e-12)
+        still, _ = ROTATIONS[name](Q, K, torch.zeros(T), AT)
+        assert torch.allclose(still, Q, rtol=0, atol=1e-14)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_positions_of_a_batch_are_positions_of_its_rows(name: str) -> None:
+    at = from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
+    both = TRANSFORMS[name](Q, K, at, at)
+    for row in range(2):
+        alone = TRANSFORMS[name](Q[row : row + 1], K[row : row + 1], at[row], at[row])
+        for whole, one in zip(both, alone, strict=True):
+            assert torch.allclose(whole[row : row + 1], one, rtol=0, atol=1e-14)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_nothing_is_changed_in_place_and_lengths_may_differ(name: str) -> None:
+    q, k = Q.clone(), K.clone()
+    whole_q, whole_k = TRANSFORMS[name](q, k, AT, AT)
+    assert torch.equal(q, Q)
+    assert torch.equal(k, K)
+    last_q, all_k = TRANSFORMS[name](Q[:, :, -1:], K, AT[-1:], AT)
+    assert torch.allclose(last_q, whole_q[:, :, -1:], rtol=0, atol=1e-14)
+    assert torch.allclose(all_k, whole_k, rtol=0, atol=1e-14)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_dtypes_are_cast_back_once(name: str, dtype: torch.dtype) -> None:
+    q, k = Q.to(dtype), K.to(dtype)
+    exact = TRANSFORMS[name](q.double(), k.double(), AT, AT)
+    for mine, best in zip(TRANSFORMS[name](q, k, AT, AT), exact, strict=True):
+        assert mine.dtype == dtype
+        error = (mine.double() - best).abs()
+        half_ulp = torch.finfo(dtype).eps / 2 * best.abs()
+        assert bool((error <= 1.001 * half_ulp + 2e-5 * (dtype == torch.float32) + 1e-6).all())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAKE)
+def test_meta_tensors_have_the_shapes(name: str) -> None:
+    moved = MAKE[name]()
+    if isinstance(moved, torch.nn.Module):
+        moved = moved.to("meta")
+    shapes = [y.shape for y in moved.transform(Q.to("meta"), K.to("meta"), AT.to("meta"), AT.to("meta"))]
+    assert shapes == [y.shape for y in TRANSFORMS[name](Q, K, AT, AT)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_compiles_without_a_graph_break(name: str) -> None:
+    compiled = torch.compile(TRANSFORMS[name], backend="aot_eager", fullgraph=True)
+    for a, b in zip(compiled(Q, K, AT, AT), TRANSFORMS[name](Q, K, AT, AT), strict=True):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_vmap_over_the_batch(name: str) -> None:
+    def one(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = TRANSFORMS[name](q[None], k[None], AT, AT)
+        return q[0], k[0]
+
+    for a, b in zip(torch.func.vmap(one)(Q, K), TRANSFORMS[name](Q, K, AT, AT), strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-12)
+
+
+LEARNED: dict[str, Callable[[], Any]] = {
+    "PoPE": pope,
+    "LieRE": lambda: lie(2),
+    "ComRoPE": lambda: com(2),
+    "STRING": string,
+    "FoPE": fope,
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_of_what_is_learned(name: str) -> None:
+    module = LEARNED[name]()
+    at = torch.stack((AT, AT.flip(0)), -1) if name in ("LieRE", "ComRoPE") else AT
+    at = at / 4
+    named = dict(module.named_parameters())
+    assert set(named) == set(module.state_dict())
+
+    def out(q: Tensor, *values: Tensor) -> Tensor:
+        given_ = dict(zip(named, values, strict=True))
+        with torch.nn.utils.stateless._reparametrize_module(module, given_):
+            return scores(module.transform, q, K[:1], at, at)
+
+    inputs = [Q[:1].clone(), *(value.detach() for value in named.values())]
+    assert torch.autograd.gradcheck(out, [x.requires_grad_() for x in inputs], fast_mode=True)
+
+
+# ---- xPos
+
+
+def test_xpos_is_its_equation() -> None:
+    xpos = XPos(PAIRS, gamma=0.5, scale_base=20.0)
+    mine = scores(xpos.transform, Q, K, AT, AT)
+    for m, n in ((0, 3), (3, 0), (4, 4), (4, 1)):
+        expected = 0.0
+        for i in range(D // 2):
+            zeta = (2 * i / D + 0.5) / 1.5
+            distance = float(AT[m] - AT[n])
+            q, k = (complex(*x[0, 0, at, 2 * i : 2 * i + 2].tolist()) for x, at in ((Q, m), (K, n)))
+            turned = q * k.conjugate() * cmath.exp(1j * distance * float(PAIRS[i]))
+            expected += zeta ** (distance / 20) * turned.real
+        assert float(mine[0, 0, m, n]) == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_F1_75_xpos(layout: str) -> None:
+    """Both channels of a pair fade alike, in either layout: the norm of a rotated unit vector is the pair's scale."""
+    xpos = XPos(inverse_frequencies(4), layout=layout)
+    at = torch.tensor([512])
+    assert torch.allclose(xpos.scales(at), torch.tensor([[0.285714, 0.642857]]).double(), rtol=0, atol=5e-7)
+    units = convert_layout(torch.eye(4, dtype=torch.float64), source="interleaved", target=layout)
+    for power, turned in zip((1, -1), xpos.transform(*(2 * [units[:, None, None]]), at, at), strict=True):
+        norms = turned[:, 0, 0].norm(dim=-1)  # of the channels pair 0, pair 0, pair 1, pair 1
+        assert torch.allclose(norms, xpos.scales(at)[0].repeat_interleave(2) ** power, rtol=1e-12, atol=0)
+
+
+@given(pairs=st.integers(1, 16), length=st.integers(1, 6), start=st.integers(0, 2000), rest=st.integers(0, 3))
+def test_F1_75_the_scale_follows_the_layout(pairs: int, length: int, start: int, rest: int) -> None:
+    at, width = arange(length, offset=start), 2 * pairs
+    q, k = normal(1, 2, length, width + rest, seed=1), normal(1, 2, length, width + rest, seed=2)
+    moved = partial(convert_layout, source="interleaved", target="half", rotary_dim=width)
+    paper, half = (XPos(inverse_frequencies(width), layout=layout) for layout in ("interleaved", "half"))
+    for a, b in zip(paper.transform(q, k, at, at), half.transform(moved(q), moved(k), at, at), strict=True):
+        assert torch.equal(moved(a), b)
+
+
+@given(centre=st.floats(-500, 500), start=st.integers(0, 1000))
+def test_the_centre_of_xpos_falls_out_jointly(centre: float, start: int) -> None:
+    plain, moved = XPos(PAIRS), XPos(PAIRS, centre=centre)
+    at = AT + start
+    a, b = (scores(x.transform, Q, K, at, at) for x in (plain, moved))
+    assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+    q, _ = plain.transform(Q, K, at, at)
+    _, k = moved.transform(Q, K, at, at)
+    if abs(centre) > 10:  # one side's alone does not
+        assert float((q @ k.mT - a).abs().max()) > 1e-4
+
+
+def test_the_range_of_xpos_in_float32() -> None:
+    """A centre keeps far positions finite, where powers counted from 0 overflow."""
+    at = AT + 60_000
+    q, k = Q.float(), K.float()
+    assert not bool(scores(XPos(PAIRS).transform, q, k, at, at).isfinite().all())
+    near = scores(XPos(PAIRS, centre=60_000).transform, q, k, at, at)
+    assert torch.allclose(near.double(), scores(XPos(PAIRS).transform, Q, K, AT, AT), rtol=0, atol=2e-5)
+
+
+# ---- RoPER
+
+
+def test_roper_sees_the_distance_of_values() -> None:
+    rope, v = RoPE(inverse_frequencies(6)), normal(2, H, T, D, seed=3)
+    weights = normal(2, H, 3, T, seed=4).softmax(-1)
+    q_at = torch.tensor([2, 5, 9])
+    out = rotated_values(weights, v, q_at, AT, rope=rope)
+    for m in range(3):
+        back = rope(AT - q_at[m], torch.float64)(v)  # R_{n−m} v_n for every n
+        assert torch.allclose(out[:, :, m], (weights[:, :, m, :, None] * back).sum(2), rtol=0, atol=1e-13)
+    moved = rotated_values(weights, v, q_at + 1000, AT + 1000, rope=rope)
+    assert torch.allclose(moved, out, rtol=0, atol=1e-11)
+    assert torch.allclose(out[..., 6:], (weights @ v)[..., 6:], rtol=0, atol=1e-15)
+    scaled = rotated_values(weights, v, q_at, AT, rope=RoPE(inverse_frequencies(6), attention_factor=1.5))
+    assert torch.allclose(scaled, out, rtol=0, atol=1e-13)
+
+
+def test_roper_in_attention() -> None:
+    v = normal(2, H, T, D, seed=3)
+    scheme = group.SCHEMES["RoPER"]
+    out = attention(Q, K, v, q_positions=AT, k_positions=AT, scheme=scheme)
+    weights = attention_weights(Q, K, q_positions=AT, k_positions=AT, scheme=scheme)
+    assert torch.allclose(out, rotated_values(weights, v, AT, AT, rope=group.ROPE), rtol=0, atol=1e-13)
+    assert float((out - weights @ v).abs().max()) > 0.1
+
+
+# ---- PoPE
+
+
+@torch.no_grad()
+def test_pope_is_its_equation() -> None:
+    module = pope(heads=2)
+    k = K[:, :2]
+    q, turned = module.transform(Q, k, AT, AT + 1)
+    assert q.shape[-1] == turned.shape[-1] == 2 * D
+    mine = q @ turned.repeat_interleave(2, 1).mT
+    for h, m, n in ((0, 1, 2), (3, 4, 0), (2, 2, 2)):
+        expected = 0.0
+        for c in range(D):
+            sizes = [math.log1p(math.exp(float(x))) for x in (Q[1, h, m, c], k[1, h // 2, n, c])]
+            angle = float(AT[n] + 1 - AT[m]) * 10000 ** (-c / D) + float(module.phase[h // 2, c])
+            expected += sizes[0] * sizes[1] * math.cos(angle)
+        assert float(mine[1, h, m, n]) == pytest.approx(expected, rel=1e-11)
+
+
+@torch.no_grad()
+def test_pope_clamps_its_phases_and_takes_odd_widths() -> None:
+    module = PoPE(3, heads=1).double()
+    x, at = normal(1, 1, 2, 3), arange(2)
+    assert not module.phase.any()
+    torch.nn.init.constant_(module.phase, 1.0)
+    assert torch.equal(*module.transform(x, x, at, at))
+    torch.nn.init.constant_(module.phase, -7.0)
+    _, low = module.transform(x, x, at, at)
+    torch.nn.init.constant_(module.phase, -2 * math.pi)
+    assert torch.equal(low, module.transform(x, x, at, at)[1])
+
+
+# ---- learned rotations
+
+
+@torch.no_grad()
+def test_lie_rotation_is_the_exponential() -> None:
+    module, at = lie(2, block=4), torch.rand(T, 2, generator=seeded(), dtype=torch.float64) / 4
+    q, k = module.transform(Q, K, at, at)
+    for t in range(T):
+        exponent = torch.zeros(D, D, dtype=torch.float64)
+        for axis in range(2):
+            for block in range(2):
+                for i in range(4):
+                    for j in range(i + 1, 4):
+                        value = at[t, axis] * module.upper[axis, block, i, j]
+                        exponent[4 * block + i, 4 * block + j] += value
+                        exponent[4 * block + j, 4 * block + i] -= value
+        matrix, power = torch.eye(D, dtype=torch.float64), torch.eye(D, dtype=torch.float64)
+        for order in range(1, 60):  # the series, term by term
+            power = power @ exponent / order
+            matrix = matrix + power
+        assert torch.allclose(q[:, :, t], Q[:, :, t] @ matrix.T, rtol=0, atol=1e-10)
+        assert torch.allclose(k[:, :, t], K[:, :, t] @ matrix.T, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+def test_blocks_of_two_are_rope() -> None:
+    module = lie(1, block=2)
+    rope = RoPE(-module.upper[0, :, 0, 1])  # U is the upper triangle, so it turns clockwise
+    for a, b in zip(module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_only_commuting_axes_are_relative() -> None:
+    at = torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
+    shift = torch.tensor([0.7, -0.4], dtype=torch.float64)
+
+    def moved(transform: Transform) -> float:
+        return properties.max_error(scores(transform, Q, K, at + shift, at + shift), scores(transform, Q, K, at, at))
+
+    assert moved(com(2).transform) < 1e-12
+    assert moved(lie(2, block=2).transform) < 1e-12  # two by two, all rotations commute
+    assert moved(lie(2).transform) > 0.1
+    one_matrix = com(2)
+    assert float(one_matrix.transform(Q, K, at, at)[0].sub(Q).abs().max()) > 0.1
+
+
+@torch.no_grad()
+def test_commuting_axes_are_multiples_of_one_matrix() -> None:
+    module, at = com(2, block=4, heads=2), torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
+    q, k = module.transform(Q, K[:, :2], at, at)
+    for h, t in ((0, 1), (1, 2), (3, 4)):
+        for block in range(2):
+            one = module.matrix[h // 2, block]
+            matrix = torch.matrix_exp((at[t] @ module.multiplier[:, block]) * (one - one.T))
+            part = slice(4 * block, 4 * block + 4)
+            assert torch.allclose(q[:, h, t, part], Q[:, h, t, part] @ matrix.T, rtol=0, atol=1e-12)
+            assert torch.allclose(k[:, h // 2, t, part], K[:, h // 2, t, part] @ matrix.T, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_string_is_rope_in_another_basis() -> None:
+    module = string()
+    skew = module.upper.triu(1) - module.upper.triu(1).T
+    identity = torch.eye(D, dtype=torch.float64)
+    basis = (identity - skew) @ torch.linalg.inv(identity + skew)
+    assert torch.allclose(basis @ basis.T, identity, rtol=0, atol=1e-12)
+    rope = RoPE(PAIRS)
+    for a, b in zip(module.transform(Q, K, AT, AT), rope.transform(Q @ basis.T, K @ basis.T, AT, AT), strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-12)
+    start = CayleySTRING(D, rope.transform).double()
+    for a, b in zip(start.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_draws_are_the_papers_and_repeatable() -> None:
+    assert torch.equal(lie(2).upper, lie(2).upper)
+    values = LieRE(64, axes=2, generator=seeded()).upper.detach()
+    assert float(values.min()) >= 0
+    assert 6.2 < float(values.max()) <= 2 * math.pi
+    matrix = ComRoPE(64, axes=2, block=64, heads=2, generator=seeded()).matrix.detach()
+    assert float(matrix.std()) == pytest.approx(1, abs=0.05)
+    mixture = FoPE(256, length=10**9, heads=2, generator=seeded()).cos_mixture.detach()
+    noise = mixture - torch.eye(mixture.shape[-1])
+    assert float(noise.std()) == pytest.approx(0.3 * mixture.shape[-1] ** -0.5, rel=0.03)
+
+
+# ---- FoPE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fope_is_its_equation(layout: str) -> None:
+    module = fope(layout, heads=2)
+    kept = module.frequencies.shape[0]
+    assert kept == 2  # ω = 1, 0.1 turn within 512; 0.01 and 0.001 don't
+    q, k = module.transform(Q, K[:, :2], AT, AT)
+    for x, turned, shared in ((Q, q, 2), (K[:, :2], k, 1)):
+        x, turned = (convert_layout(y, source=layout, target="interleaved") for y in (x, turned))
+        for h, t in ((0, 2), (1, 4), (x.shape[1] - 1, 3)):
+            for i in range(D // 2):
+                c, s = 1.0, 0.0  # not 1 and 1: padding the sine with ones mixes channels
+                if i < kept:
+                    angles = (AT[t] * module.frequencies).tolist()
+                    head = h // shared
+                    c = sum(float(module.cos_mixture[head, j, i]) * math.cos(a) for j, a in enumerate(angles))
+                    s = sum(float(module.sin_mixture[head, j, i]) * math.sin(a) for j, a in enumerate(angles))
+                a, b = x[0, h, t, 2 * i : 2 * i + 2].tolist()
+                expected = torch.tensor([a * c - b * s, a * s + b * c], dtype=torch.float64)
+                assert torch.allclose(turned[0, h, t, 2 * i : 2 * i + 2], expected, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_fope_with_identity_mixtures_is_rope_without_the_slow_pairs() -> None:
+    module = fope()
+    for mixture in (module.cos_mixture, module.sin_mixture):
+        mixture.copy_(torch.eye(2).expand(H, 2, 2))
+    rope = RoPE(torch.where(torch.arange(4) < 2, PAIRS, 0.0))
+    for a, b in zip(module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-14)
+
+
+@torch.no_grad()
+def test_fope_is_not_relative() -> None:
+    transform = fope().transform
+    error = properties.max_error(scores(transform, Q, K, AT + 50, AT + 50), scores(transform, Q, K, AT, AT))
+    assert error > 0.01
+
+
+# ---- GRAPE
+
+
+def test_grape_is_the_exponential() -> None:
+    a, b = normal(2, D, seed=3)
+    generator = a[:, None] * b - b[:, None] * a
+    mine = grape(Q, AT, a, b, frequency=0.3)
+    for t in range(T):
+        matrix = torch.matrix_exp(float(AT[t]) * 0.3 * generator)
+        assert torch.allclose(mine[:, :, t], Q[:, :, t] @ matrix.T, rtol=0, atol=1e-11)
+
+
+def test_grape_in_coordinate_planes_is_rope() -> None:
+    turned, axes = Q, torch.eye(D, dtype=torch.float64)
+    for i in range(D // 2):
+        turned = grape(turned, AT, axes[2 * i + 1], axes[2 * i], frequency=float(PAIRS[i]))
+    assert torch.allclose(turned, RoPE(PAIRS)(AT, torch.float64)(Q), rtol=0, atol=1e-12)
+
+
+def test_gradients_of_a_grape_plane_and_of_learned_frequencies() -> None:
+    a, b = (x.requires_grad_() for x in normal(2, D, seed=3).unbind())
+    assert torch.autograd.gradcheck(lambda a, b: grape(Q[:1, :1], AT, a, b, frequency=0.1), (a, b), fast_mode=True)
+    logs = PAIRS.log().requires_grad_()
+    assert torch.autograd.gradcheck(lambda logs: RoPE(logs.exp())(AT, torch.float64)(Q[:1, :1]), logs, fast_mode=True)
+
+
+# ---- RePo and TAPA
+
+
+@torch.no_grad()
+def test_repo_turns_by_positions_it_reads() -> None:
+    module = RePo(6, H, RoPE(PAIRS, layout="half"), latent=3, generator=seeded()).double()
+    x = normal(2, T, 6, seed=5)
+    q, k = module.transform(Q, K, AT, AT, q_x=x, k_x=x)
+    for b, h in ((0, 0), (1, 3)):
+        for t in range(T):
+            gate, content = (layer.weight @ x[b, t] for layer in (module.gate, module.content))
+            z = module.heads.weight[h] @ (gate / (1 + (-gate).exp()) * content)
+            rotation = RoPE(PAIRS, layout="half")(z[None], torch.float64)
+            assert torch.allclose(q[b, h, t], rotation(Q[b, h, t][None])[0], rtol=0, atol=1e-12)
+            assert torch.allclose(k[b, h, t], rotation(K[b, h, t][None])[0], rtol=0, atol=1e-12)
+    module.rope = RoPE(PAIRS, layout="half", attention_factor=1.5)
+    louder, _ = module.transform(Q, K, AT, AT, q_x=x, k_x=x)
+    assert torch.allclose(louder, 1.5 * q, rtol=1e-12, atol=0)
+    module.rope = RoPE(PAIRS, layout="half")
+    elsewhere, _ = module.transform(Q, K, AT + 7, AT, q_x=x, k_x=x)
+    assert torch.equal(elsewhere, q)
+    part, _ = module.transform(Q[:, :, 2:3], K, AT[2:3], AT, q_x=x[:, 2:3], k_x=x)
+    assert torch.allclose(part, q[:, :, 2:3], rtol=0, atol=1e-14)
+
+
+def test_repo_compiles_and_has_gradients() -> None:
+    module = RePo(6, H, RoPE(PAIRS), latent=3, generator=seeded()).double()
+    x = normal(2, T, 6, seed=5).requires_grad_()
+
+    def out(x: Tensor) -> Tensor:
+        q, k = module.transform(Q, K, AT, AT, q_x=x, k_x=x)
+        return q @ k.mT
+
+    assert torch.autograd.gradcheck(out, x, fast_mode=True)
+    assert torch.allclose(torch.compile(out, backend="aot_eager", fullgraph=True)(x), out(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.25])
+def test_tapa_is_its_equation(fraction: float) -> None:
+    cut = int(fraction * D)
+    mine = tapa(Q, K, AT, AT, fraction=fraction, power=0.3)
+    for b, h, m, n in ((0, 0, 1, 3), (1, 2, 4, 0), (1, 3, 2, 2)):
+        q, k = Q[b, h, m], K[b, h, n]
+        phase = float(q[cut:] @ k[cut:]) / math.sqrt(D - cut)
+        distance = abs(int(AT[m] - AT[n])) ** 0.3
+        expected = float(q[:cut] @ k[:cut]) / math.sqrt(cut) * math.cos(2 * math.pi * distance * phase)
+        assert float(mine[b, h, m, n]) == pytest.approx(expected, rel=1e-11)
+    moved = tapa(Q, K, AT + 100, AT + 100, fraction=fraction, power=0.3)
+    assert torch.equal(moved, mine)
+    assert float((tapa(Q, K, AT, AT + 1) - tapa(Q, K, AT, AT)).abs().max()) > 0.1
+
+
+def test_tapa_in_attention_has_the_scale_of_the_equation() -> None:
+    weights = attention_weights(Q, K, q_positions=AT, k_positions=AT, scheme=group.SCHEMES["TAPA"])
+    assert torch.allclose(weights, tapa(Q, K, AT, AT).softmax(-1), rtol=0, atol=1e-15)
+    batched = tapa(Q, K, AT.expand(2, -1), AT.expand(2, -1))
+    assert torch.equal(batched, tapa(Q, K, AT, AT))
+
+
+# ---- refused input
+
+X = torch.zeros(2, 4, 5, 8)
+A5 = torch.arange(5)
+REPO = RePo(6, 4, RoPE(PAIRS), latent=3)
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: XPos(PAIRS, layout="pairs"), ValueError, "layout must be one of"),
+    (lambda: XPos(PAIRS, gamma=0), ValueError, "gamma must be"),
+    (lambda: XPos(PAIRS, scale_base=-1), ValueError, "scale_base must be"),
+    (lambda: XPos(PAIRS, centre=math.inf), ValueError, "centre must be a finite position"),
+    (lambda: XPos(PAIRS, centre="0"), ValueError, "centre must be a finite position"),
+    (lambda: XPos(PAIRS[None]), ValueError, "frequencies must have shape"),
+    (lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5), ValueError, "x must have at least 8 channels"),
+    (lambda: XPos(PAIRS).transform(X, X, A5[:4], A5), ValueError, "x must have one token for each of the 4"),
+    (lambda: XPos(PAIRS).scales(A5.to(torch.bfloat16)), TypeError, "positions must be"),
+    (lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)), ValueError, "x must have one token"),
+    (lambda: PoPE(0, heads=1), ValueError, "head_dim must be"),
+    (lambda: PoPE(8, heads=0), ValueError, "heads must be"),
+    (lambda: PoPE(8, -1.0, heads=1), ValueError, "base must be"),
+    (lambda: PoPE(8, heads=4).transform(X, X[:, :2], A5, A5), ValueError, "k must have 4 heads"),
+    (lambda: PoPE(6, heads=4).transform(X, X, A5, A5), ValueError, r"q must have shape \(B, H, T, 6\)"),
+    (lambda: PoPE(8, heads=4).transform(X, X, A5, A5[:3]), ValueError, "k has shape .* so its positions must be"),
+    (lambda: LieRE(8, axes=0), ValueError, "axes must be"),
+    (lambda: LieRE(8, axes=1, block=3), ValueError, "block must divide head_dim = 8, got 3"),
+    (lambda: LieRE(8, axes=2).transform(X, X, A5, A5), ValueError, r"q_positions must have shape \(T, 2\)"),
+    (lambda: LieRE(8, axes=1).transform(X, X, A5[:, None, None], A5), ValueError, "q_positions must have shape"),
+    (lambda: LieRE(8, axes=1).transform(X, X, A5, A5[:2]), ValueError, "k_positions must name 5 tokens, got 2"),
+    (lambda: LieRE(6, axes=1).transform(X, X, A5, A5), ValueError, r"q must have shape \(B, H, T, 6\)"),
+    (lambda: ComRoPE(8, axes=1, block=4, heads=3).transform(X, X, A5, A5), ValueError, "q must have a multiple of 3"),
+    (lambda: ComRoPE(8, axes=1, block=5, heads=1), ValueError, "block must divide"),
+    (lambda: CayleySTRING(8, "rope"), TypeError, "transform must be callable"),
+    (lambda: CayleySTRING(0, RoPE(PAIRS).transform), ValueError, "head_dim must be"),
+    (lambda: CayleySTRING(6, RoPE(PAIRS).transform).transform(X, X, A5, A5), ValueError, "q must have 6 channels"),
+    (lambda: FoPE(8, length=6, heads=1), ValueError, "length must let at least one pair"),
+    (lambda: FoPE(7, length=64, heads=1), ValueError, "dim must be even"),
+    (lambda: FoPE(8, length=64, heads=1, layout="pairs"), ValueError, "layout must be one of"),
+    (lambda: FoPE(8, length=64, heads=1, gain=0), ValueError, "gain must be"),
+    (lambda: FoPE(8, length=64, heads=3).transform(X, X, A5, A5), ValueError, "q must have a multiple of 3 heads"),
+    (lambda: FoPE(10, length=64, heads=1).transform(X, X, A5, A5), ValueError, "q must have at least 10 channels"),
+    (lambda: FoPE(8, length=64, heads=1).transform(X[0], X, A5, A5), ValueError, "q must have at least 4 dim"),
+    (lambda: RePo(0, 1, RoPE(PAIRS), latent=1), ValueError, "width must be"),
+    (lambda: RePo(1, 1, RoPE(PAIRS), latent=0), ValueError, "latent must be"),
+    (lambda: RePo(1, 0, RoPE(PAIRS), latent=1), ValueError, "heads must be"),
+    (lambda: REPO.transform(X, X, A5, A5), TypeError, "q_x"),
+    (lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]), ValueError, r"q_x must have shape \(B, T, D\)"),
+    (
+        lambda: REPO.transform(X[:, :2], X, A5, A5, q_x=torch.zeros(2, 5, 6), k_x=torch.zeros(2, 5, 6)),
+        ValueError,
+        "q must have 4 heads",
+    ),
+    (lambda: grape(X, A5, torch.ones(8), torch.ones(8)), ValueError, "a and b must span a plane"),
+    (lambda: grape(X, A5, torch.ones(7), torch.ones(8)), ValueError, r"a must have shape \(8,\)"),
+    (lambda: grape(X, A5[:2], *torch.eye(8)[:2]), ValueError, "x has shape"),
+    (lambda: tapa(X, X, A5, A5, fraction=0.3), ValueError, "fraction must split the 8 channels"),
+    (lambda: tapa(X, X, A5, A5, fraction=1.0), ValueError, "fraction must split"),
+    (lambda: tapa(X, X, A5, A5, power=0), ValueError, "power must be"),
+    (lambda: tapa(X, X[..., :4], A5, A5), ValueError, "k must have shape"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_scheme_takes_each_variant() -> None:
+    assert {name: scheme.places for name, scheme in group.SCHEMES.items()} == {
+        name: {"RoPER": ("transform", "values"), "TAPA": ("scores",)}.get(name, ("transform",))
+        for name in group.SCHEMES
+    }
+    assert isinstance(group.SCHEMES["xPos"], PositionScheme)
