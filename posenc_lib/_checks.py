@@ -46,7 +46,7 @@ def positive(name: str, value: Any) -> float:
     """`value` if it is a finite number above zero."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    if not torch.compiler.is_compiling() and not (math.isfinite(value) and value > 0):  # may be symbolic there
         raise ValueError(f"{name} must be finite and above 0, got {value}")
     return value
 
@@ -133,6 +133,8 @@ def attention_positions(name: str, value: Any) -> Tensor:
 def crossed(q_name: str, q_positions: Any, k_name: str, k_positions: Any) -> tuple[Tensor, Tensor]:
     """Two rows of positions as a column and a row: (Tq, 1), (1, Tk), or with a batch (B, 1, Tq, 1), (B, 1, 1, Tk)."""
     m, n = attention_positions(q_name, q_positions), attention_positions(k_name, k_positions)
+    if m.is_floating_point() != n.is_floating_point() and m.device.type != "mps":  # float32 would round large integers
+        m, n = m.to(torch.float64), n.to(torch.float64)
     if m.dim() == n.dim() == 1:
         return m[:, None], n[None, :]
     if m.dim() == n.dim() and m.shape[0] != n.shape[0]:

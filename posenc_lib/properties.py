@@ -55,6 +55,8 @@ def equivariance_error(function: Callable[[Tensor], Tensor], x: Tensor, permutat
     Source: yun2020
     Chapter: 01
     """
+    if sorted(permutation.tolist()) != list(range(x.shape[-2])):
+        raise ValueError(f"permutation must hold 0 … {x.shape[-2] - 1} once each, got {permutation.tolist()}")
     outputs = function(x)
     if outputs.shape[-2] != x.shape[-2]:
         raise ValueError(f"function must keep the number of tokens, {x.shape[-2]}; it returned {outputs.shape[-2]}")

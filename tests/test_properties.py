@@ -630,7 +630,7 @@ def test_positions_of_a_batch_are_positions_of_each_row(rows: bool, start: int) 
             assert max_error(together[i : i + 1], alone) <= tolerance(v)
 
 
-@pytest.mark.parametrize("shape", [(5, 5), (1, 5), (HEADS, 5, 5), (2, 1, 5, 5), (2, HEADS, 1, 5), (1, 1, 1, 1)])
+@pytest.mark.parametrize("shape", [(5, 5), (1, 5), (1, HEADS, 5, 5), (2, 1, 5, 5), (2, HEADS, 1, 5), (1, 1, 1, 1)])
 def test_masks_broadcast_and_meet_the_mask_of_the_scheme(shape: tuple[int, ...]) -> None:
     q, k, _ = QKV
     mask = normal(*shape) < 0.7

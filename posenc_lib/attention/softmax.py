@@ -33,7 +33,8 @@ def attention_weights(
         q_positions: (Tq,) or (B, Tq); for a scheme of several axes (B, Tq, axes).
         k_positions: (Tk,) or (B, Tk); for a scheme of several axes (B, Tk, axes).
         scheme: a `PositionScheme`; its `embedding` is the caller's to add before the projections.
-        mask: boolean, broadcast to (B, H, Tq, Tk), True = may attend; together with the scheme's own mask.
+        mask: boolean, (Tq, Tk) or of four axes that broadcast to (B, H, Tq, Tk), True = may attend; together with the
+            scheme's own mask.
         q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on content; given on with k_x.
         k_x: hidden states (B, Tk, D) of the key tokens.
 
@@ -46,7 +47,9 @@ def attention_weights(
     _check_shapes(q, k, q_positions, k_positions)
     if not isinstance(scheme, PositionScheme):
         raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
-    hidden = {} if q_x is None and k_x is None else {"q_x": q_x, "k_x": k_x}
+    if (q_x is None) != (k_x is None):
+        raise ValueError("q_x and k_x must be given together, got one of them")
+    hidden = {} if q_x is None else {"q_x": q_x, "k_x": k_x}
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     q, k = q.to(compute), k.to(compute)
     if scheme.transform is not None:
@@ -55,7 +58,7 @@ def attention_weights(
     scores = q @ k.mT if scheme.scores is None else scheme.scores(q, k, q_positions, k_positions, **hidden)
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)  # (B, H, Tq, Tk)
     if scheme.bias is not None:
-        scores = scores + scheme.bias(q_positions, k_positions, **hidden)
+        scores = scores + _checked_bias(scheme.bias(q_positions, k_positions, **hidden), scores)
     allowed = mask if mask is None else _checked_mask(mask, scores)
     if scheme.mask is not None:
         own = _checked_mask(scheme.mask(q_positions, k_positions), scores)
@@ -119,14 +122,24 @@ def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
             raise ValueError(f"{name} must have shape ({length},), {(batch, length)} or (B, T, axes), got {shape}")
 
 
+def _checked_bias(bias: Tensor, scores: Tensor) -> Tensor:
+    fits = bias.dim() <= 4 and all(
+        size in (1, full) for size, full in zip(reversed(bias.shape), reversed(scores.shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(f"bias must broadcast to the scores {tuple(scores.shape)}, got {tuple(bias.shape)}")
+    return bias
+
+
 def _checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"mask must be boolean (True = may attend), got {got}")
     wanted = tuple(scores.shape)
-    fits = mask.dim() <= 4 and all(
+    # Neither (Tk,) nor (B, Tk) nor (B, Tq, Tk): where sizes agree they would be read as something else.
+    fits = mask.dim() in (2, 4) and all(
         size in (1, full) for size, full in zip(reversed(mask.shape), reversed(wanted), strict=False)
     )
     if not fits:
-        raise ValueError(f"mask must broadcast to (B, H, Tq, Tk) = {wanted}, got {tuple(mask.shape)}")
+        raise ValueError(f"mask must broadcast to {wanted} from two axes (Tq, Tk) or four, got {tuple(mask.shape)}")
     return mask
