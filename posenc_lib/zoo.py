@@ -164,7 +164,7 @@ def _embeddings() -> tuple[Entry, ...]:
             embedding.sinusoidal,
             "0",
             sines,
-            "the Transformer of 2017, XLM, Marian, Transformer-XL (of distances)",
+            "the paper of 2017, Marian, Transformer-XL (of distances); an option in XLM's code",
             (
                 "sinusoidal_interleaved",
                 "sinusoidal_concat_marian",

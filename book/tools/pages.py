@@ -452,8 +452,8 @@ def ledger() -> str:
         MADE,
         "# The ledger of claims\n",
         f"The article series that this book follows makes {len(known)} statements that can be checked (in our words "
-        "below). Each gets a verdict from an experiment or a proof. A verdict is the output of a cell: the cell holds "
-        "the test, and fails when its verdict is reversed. A claim that no cell settles yet is open.\n",
+        "below). A verdict is the output of a cell: the cell holds the test, an experiment or a proof, and fails when "
+        "its verdict is reversed. A claim that no cell settles yet is open.\n",
         f"Settled: {len(rows)} of {len(known)} ("
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         + f"). Open: {len(known) - len(rows)}.\n",
