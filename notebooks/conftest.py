@@ -16,7 +16,9 @@ import re
 from collections import defaultdict
 from typing import Any
 
-NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|inf|nan)(?!\w|\.\w)")
+NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|inf|nan)(?!\w|\.\w)"
+)
 TOLERANCE = re.compile(r"\s±(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*$")
 PICTURE = re.compile(r"(data:image/[\w.+-]+;base64,)([A-Za-z0-9+/=]+)")
 REASON = re.compile(r"^\s*#\s*nbval:(?:\s+\S+){5,}", re.MULTILINE)
@@ -33,7 +35,8 @@ def line_close(stored: str, new: str) -> bool:
     if NUMBER.sub("#", stored).split() != NUMBER.sub("#", new).split():
         return False
     limit = float(tolerance[1]) * (1 + 1e-6)  # two decimals that are t apart may be a little more apart in binary
-    pairs = zip(map(float, NUMBER.findall(stored)), map(float, NUMBER.findall(new)), strict=True)
+    numbers = [[float(number.replace(",", "")) for number in NUMBER.findall(line)] for line in (stored, new)]
+    pairs = zip(*numbers, strict=True)
     return all(a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= limit for a, b in pairs)
 
 

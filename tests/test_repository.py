@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +113,51 @@ def test_notebooks_import_only_what_colab_has():
             if cell["cell_type"] == "code":
                 imported = re.findall(r"^\s*(?:import|from)\s+(\w+)", "".join(cell["source"]), re.MULTILINE)
                 assert set(imported) <= allowed, f"{path.name} imports {set(imported) - allowed}"
+
+
+def outputs() -> list[tuple[str, dict]]:
+    found = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(text_of(path))["cells"]:
+            found += [(path.name, output) for output in cell.get("outputs", ())]
+    return found
+
+
+def test_no_stated_tolerance_swallows_its_line():
+    """A line on which every number is within the tolerance of zero compares nothing, unless it says "nearly zero"."""
+    rules = runpy.run_path(str(ROOT / "notebooks" / "conftest.py"))
+    for name, output in outputs():
+        text = "".join(output.get("text", "")) or "".join(output.get("data", {}).get("text/plain", ""))
+        for line in text.splitlines():
+            tolerance = rules["TOLERANCE"].search(line)
+            if tolerance:
+                numbers = [float(n.replace(",", "")) for n in rules["NUMBER"].findall(line[: tolerance.start()])]
+                finite = [abs(number) for number in numbers if number == number]
+                limit = float(tolerance[1])
+                assert not finite or max(finite) > limit or limit <= 0.05, f"{name}: {line}"
+
+
+def test_alt_text_is_the_first_line_of_the_description():
+    for name, output in outputs():
+        alt = output.get("metadata", {}).get("image/png", {}).get("alt")
+        if alt is not None:
+            assert "".join(output["data"]["text/plain"]).startswith(alt), f"{name}: {alt}"
+
+
+def test_evidence_is_computed():
+    """No `settles(..., claim=True)`: evidence that is a constant would agree with any library."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(text_of(path))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] != "code" or "settles(" not in source:
+                continue
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "settles":
+                    evidence = {k.arg: k.value for k in node.keywords if k.arg in ("claim", "correction")}
+                    assert isinstance(node.func, ast.Name), f"{path.name}: call settles by its own name"
+                    for name, value in evidence.items():
+                        names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
+                        assert names, f"{path.name}: {name} is a constant in {source[:60]!r}"
 
 
 def test_citations_exist_in_the_bibliography():
