@@ -124,7 +124,7 @@ def outputs() -> list[tuple[str, dict]]:
 
 
 def test_no_stated_tolerance_swallows_its_line():
-    """A line on which every number is within the tolerance of zero compares nothing, unless it says "nearly zero"."""
+    """Numbers that are small beside their tolerance compare nothing, unless the line says "nearly zero"."""
     rules = runpy.run_path(str(ROOT / "notebooks" / "conftest.py"))
     for name, output in outputs():
         text = "".join(output.get("text", "")) or "".join(output.get("data", {}).get("text/plain", ""))
@@ -134,7 +134,7 @@ def test_no_stated_tolerance_swallows_its_line():
                 numbers = [float(n.replace(",", "")) for n in rules["NUMBER"].findall(line[: tolerance.start()])]
                 finite = [abs(number) for number in numbers if number == number]
                 limit = float(tolerance[1])
-                assert not finite or max(finite) > limit or limit <= 0.05, f"{name}: {line}"
+                assert not finite or max(finite) > limit / 10 or limit <= 0.05, f"{name}: {line}"
 
 
 def test_alt_text_is_the_first_line_of_the_description():
