@@ -347,16 +347,30 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "experiment", "schemes"),
+    ("name", "experiment", "changed", "schemes"),
     [
-        ("three_back", "three-back", {"nope", "sinusoid", "learned", "scrambled", "bias"}),
-        ("common_token", "common-token", {"nope", "sinusoid", "learned", "scrambled"}),
+        ("three_back", "three-back", {}, {"nope", "sinusoid", "learned", "scrambled", "bias"}),
+        ("common_token", "common-token", {}, {"nope", "sinusoid", "learned", "scrambled"}),
+        ("three_back_rope", "three-back", {}, {"rope"}),
+        (
+            "three_back_causal",
+            "three-back",
+            {"lengths": (32, 48, 64, 96, 128, 192, 256), "masked": True},
+            {"rope", "bias", "sinusoid"},
+        ),
+        ("three_back_wide", "three-back", {"lengths": (32, 64, 128, 256), "width": 64}, {"rope"}),
+        (
+            "three_back_wide_causal",
+            "three-back",
+            {"lengths": (32, 64, 128, 256), "width": 64, "masked": True},
+            {"rope", "bias", "sinusoid"},
+        ),
     ],
 )
-def test_stored_runs_are_whole(name: str, experiment: str, schemes: set[str]) -> None:
+def test_stored_runs_are_whole(name: str, experiment: str, changed: dict[str, Any], schemes: set[str]) -> None:
     stored = lab.load(name)
     settings = stored["settings"]
-    assert settings == lab.EXPERIMENTS[experiment]
+    assert settings == replace(lab.EXPERIMENTS[experiment], **changed)
     assert set(stored["versions"]) == set(runs.versions())
     assert {(r["scheme"], r["seed"]) for r in stored["runs"]} == set(product(schemes, range(5)))
     skipped = 3 if experiment == "three-back" else 0
@@ -406,7 +420,7 @@ BAD = {
     "task": (lambda: lab.Settings("two-back"), ValueError, "task must be one of 'three-back', 'common-token'"),
     "run": (lambda: lab.run(TINY, "typo", 0), ValueError, "name must be one of 'nope', 'sinusoid'"),
     "sweep": (lambda: lab.sweep(Path("never"), TINY, ["typo"], [0]), ValueError, "names must be one of 'nope'"),
-    "load": (lambda: lab.load("typo"), ValueError, "name must be one of 'common_token', 'three_back'; got 'typo'"),
+    "load": (lambda: lab.load("typo"), ValueError, "name must be one of 'common_token', 'three_back'.*; got 'typo'"),
     "dim": (lambda: lab.scrambled(arange(3), 0), ValueError, "dim must be at least 1, got 0"),
 }
 
