@@ -136,10 +136,10 @@ def test_llama_3() -> None:
 
 def test_llama_4_scout_alternates_chunks_and_layers_without_positions() -> None:
     plan = layers.llama4(48)
-    for ours, theirs in zip(decoder("llama-4-scout-instruct"), plan, strict=True):
+    for ours, theirs in zip(decoder("llama-4-scout"), plan, strict=True):
         assert (ours.rotation is None, ours.chunk) == (theirs.base is None, theirs.chunk)
         assert ours.temperature == (None if theirs.temperature is None else (8192, 0.1))
-    turn = decoder("llama-4-scout-instruct")[0].rotation
+    turn = decoder("llama-4-scout")[0].rotation
     assert turn is not None
     assert turn.layout == "interleaved"
     assert dict(turn.options) == {
@@ -256,7 +256,7 @@ def test_phi_3_has_three_names_for_longrope(name: str) -> None:
 
 
 def test_modernbert_sees_64_on_each_side() -> None:
-    stack = decoder("modernbert-base")
+    stack = decoder("class-default-modernbert")
     for ours, theirs in zip(stack, layers.modernbert(22), strict=True):
         assert ours.rotation is not None
         assert (ours.rotation.base, ours.window, ours.causal) == (theirs.base, theirs.window, False)
@@ -419,7 +419,7 @@ def test_gemma_3_agrees_with_golden_case() -> None:
         torch.testing.assert_close(layer.rotation.schedule().frequencies, values(case, field), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(("name", "field"), [("smollm3-3b", "smollm3"), ("llama-4-scout-instruct", "llama4")])
+@pytest.mark.parametrize(("name", "field"), [("smollm3-3b", "smollm3"), ("llama-4-scout", "llama4")])
 def test_layers_without_rotation_agree_with_golden_case(name: str, field: str) -> None:
     case = golden("nope_layer_pattern")
     config = {key: value for key, value in shipped()[name].items() if key not in ("no_rope_layers", "layer_types")}
@@ -527,7 +527,7 @@ def test_llama_4_tower_agrees_with_golden_case() -> None:
     }
     config = {
         "model_type": "llama4",
-        "text_config": shipped()["llama-4-scout-instruct"],
+        "text_config": shipped()["llama-4-scout"],
         "vision_config": vision,
     }
     tower = read(config).stacks[1]
@@ -595,7 +595,7 @@ def test_gemma_3_in_its_new_form_by_kind_of_layer() -> None:
 
 
 def test_modernbert_in_its_new_form() -> None:
-    old = shipped()["modernbert-base"]
+    old = shipped()["class-default-modernbert"]
     new = {key: value for key, value in old.items() if "rope_theta" not in key}
     new["rope_parameters"] = {"full_attention": {"rope_theta": 160000.0}, "sliding_attention": {"rope_theta": 10000.0}}
     assert read(new).stacks == read(old).stacks
@@ -660,7 +660,7 @@ def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
 CLAMPED = "class-default-transfo-xl"
 
 
-@pytest.mark.parametrize("name", ["llama-4-scout-instruct", "class-default-t5", "class-default-swin", "gpt2"])
+@pytest.mark.parametrize("name", ["llama-4-scout", "class-default-t5", "class-default-swin", "gpt2"])
 def test_there_is_one_scheme_for_each_layer(name: str) -> None:
     for stack in read(name).stacks:
         schemes = stack.schemes()
@@ -743,7 +743,7 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (llama(rope_scaling={"rope_type": ["linear"], "factor": 2.0}), "rope_scaling.rope_type"),
     (with_key("gpt-j-6b", "rope_scaling", {"rope_type": "gptj"}), "rope_scaling"),
     (with_key("gpt2", "rope_theta", 10000.0), "rope_theta"),
-    (with_key("modernbert-base", "rope_scaling", {"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
+    (with_key("class-default-modernbert", "rope_scaling", {"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
     (with_key("qwen2.5-vl-3b", "vision_config.fullatt_block_indexes", 7), "vision_config.fullatt_block_indexes"),
     (llama(rope_theta=None), "rope_theta"),
     (llama(rope_theta=None, rope_parameters={"rope_type": "default"}), "rope_parameters.rope_theta"),
@@ -825,9 +825,9 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (with_key("smollm3-3b", "no_rope_layers", [1, 1, 1, 0]), "no_rope_layers"),
     (with_key("smollm3-3b", "no_rope_layers", [2] * 36), r"no_rope_layers\[0\]"),
     (with_key("smollm3-3b", "no_rope_layers", ...) | {"no_rope_layer_interval": None}, "no_rope_layer_interval"),
-    (with_key("llama-4-scout-instruct", "attn_temperature_tuning", ...), "attn_temperature_tuning"),
-    (with_key("llama-4-scout-instruct", "floor_scale", ...), "floor_scale"),
-    (with_key("llama-4-scout-instruct", "attention_chunk_size", ...), "attention_chunk_size"),
+    (with_key("llama-4-scout", "attn_temperature_tuning", ...), "attn_temperature_tuning"),
+    (with_key("llama-4-scout", "floor_scale", ...), "floor_scale"),
+    (with_key("llama-4-scout", "attention_chunk_size", ...), "attention_chunk_size"),
     (with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_section", [24, 20, 19]), "text_config.*mrope_section"),
     (with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_section", ...), "text_config.*mrope_section"),
     (with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_interleaved", False), "text_config.*mrope_interleaved"),
@@ -842,9 +842,9 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (with_key("pythia-14m", "rotary_pct", ...), "rotary_pct"),
     (with_key("pythia-14m", "rotary_emb_base", ...), "rotary_emb_base"),
     (with_key("class-default-glm", "partial_rotary_factor", ...), "partial_rotary_factor"),
-    (with_key("modernbert-base", "local_rope_theta", ...), "local_rope_theta"),
-    (with_key("modernbert-base", "global_attn_every_n_layers", ...), "global_attn_every_n_layers"),
-    (with_key("modernbert-base", "local_attention", ...), "local_attention"),
+    (with_key("class-default-modernbert", "local_rope_theta", ...), "local_rope_theta"),
+    (with_key("class-default-modernbert", "global_attn_every_n_layers", ...), "global_attn_every_n_layers"),
+    (with_key("class-default-modernbert", "local_attention", ...), "local_attention"),
     (with_key("class-default-cohere2", "sliding_window_pattern", ...), "sliding_window_pattern"),
     (with_key("arctic-embed-m", "position_embedding_type", "relative_key"), "position_embedding_type"),
     (with_key("class-default-roberta", "pad_token_id", ...), "pad_token_id"),
