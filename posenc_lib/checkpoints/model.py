@@ -1,0 +1,319 @@
+"""What a checkpoint's configuration says of positions, as plain values: equal settings are equal objects.
+
+A `Checkpoint` has stacks (decoder, encoder, vision), a stack has one `LayerSettings` for each layer, and each of these
+makes its `PositionScheme`. Nothing here reads a file or knows a model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_lib.attention.long_context import llama4_temperature, tempered
+from posenc_lib.attention.masks import window as window_mask
+from posenc_lib.bias import T5Bias, WindowBias, alibi, alibi_slopes
+from posenc_lib.content.deberta import DeBERTa, deberta_released_scores, deberta_v2_scores
+from posenc_lib.content.transformer_xl import TransformerXL
+from posenc_lib.embedding import LearnedEmbedding, sinusoidal_tensor2tensor
+from posenc_lib.frequencies import inverse_frequencies, wavelengths
+from posenc_lib.layers import chunk_mask
+from posenc_lib.rotary import AxialRoPE, RoPE, axial_frequencies, mrope_frequencies, mrope_interleaved_frequencies
+from posenc_lib.rotary import scaling as schedules
+from posenc_lib.rotary.scaling import Schedule
+from posenc_lib.scheme import PositionScheme
+
+
+@dataclass(frozen=True)
+class RotationSettings:
+    """A layer's rotation in a configuration's own terms, with what its schedule needs.
+
+    Equation: ω′, a = schedule(r, θ, …), see `posenc_lib.rotary.scaling`
+    Shapes: `schedule()` → (r/2,)
+
+    Args:
+        base: θ.
+        dim: rotated channels r; of a head's d channels the first r turn.
+        kind: "default", "linear", "dynamic", "yarn", "longrope", "llama3" or "proportional", as in `rope_type`.
+        layout: "interleaved" or "half": what the code that the checkpoint is published for expects.
+        options: the arguments of the schedule beyond r, θ and the current length.
+        sections: pairs of each axis of M-RoPE; empty for one axis.
+        turns: the axes of M-RoPE take turns from pair to pair (Qwen3-VL) in place of standing in blocks.
+
+    Chapter: 14
+    """
+
+    base: float
+    dim: int
+    kind: str = "default"
+    layout: str = "half"
+    options: tuple[tuple[str, Any], ...] = ()
+    sections: tuple[int, ...] = ()
+    turns: bool = False
+
+    def schedule(self, length: int = 1) -> Schedule:
+        """Frequencies and attention factor; `length` matters to dynamic NTK and LongRoPE alone."""
+        given: dict[str, Any] = dict(self.options)
+        if self.kind in ("dynamic", "longrope"):
+            given["length"] = length
+        makers: dict[str, Callable[..., Schedule]] = {
+            "default": lambda dim, base: Schedule(inverse_frequencies(dim, base)),
+            "linear": schedules.linear_interpolation,
+            "dynamic": schedules.dynamic_ntk,
+            "yarn": schedules.yarn_released,
+            "longrope": schedules.longrope,
+            "llama3": schedules.llama3,
+            "proportional": schedules.proportional,
+        }
+        return makers[self.kind](self.dim, self.base, **given)
+
+    def rope(self, length: int = 1) -> RoPE | AxialRoPE:
+        """The rotation itself; with sections it takes positions of three axes."""
+        frequencies, factor = self.schedule(length)
+        if not self.sections:
+            return RoPE(frequencies, layout=self.layout, attention_factor=factor)
+        split = mrope_interleaved_frequencies if self.turns else mrope_frequencies
+        return AxialRoPE(split(frequencies, self.sections), layout=self.layout, attention_factor=factor)
+
+    def wavelengths(self, length: int | None = None) -> Tensor:
+        """Positions in a full turn of each pair: unscaled, or as scaled for a current length."""
+        if length is None:
+            return wavelengths(inverse_frequencies(self.dim, self.base))
+        return wavelengths(self.schedule(length).frequencies)
+
+    @property
+    def original_length(self) -> int | None:
+        """L₀ of the schedule, the length before scaling; None where the schedule knows of none."""
+        return dict(self.options).get("original_length")
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """All that one layer of a checkpoint knows of positions.
+
+    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n) over the n that the layer may see
+    Shapes: none
+
+    Args:
+        encoding: what people call it: "RoPE", "NoPE", "ALiBi", "T5 bias", …
+        heads: H, of the queries.
+        head_dim: d, all channels of a query, rotated or not.
+        rotation: of query and key.
+        skipped: leading channels that the rotation leaves alone (DeepSeek's content channels).
+        window: w: keys less than w away.
+        chunk: c: keys of the query's own chunk.
+        patches: side and shift of a window of patches.
+        causal: whether the future is hidden, which is the caller's mask to do.
+        scale: of the scores where it is not 1/√d.
+        temperature: steps of the queries' temperature (length of a step, size).
+        options: sizes of a bias or of scores.
+
+    Chapter: 14
+    """
+
+    encoding: str
+    heads: int
+    head_dim: int
+    rotation: RotationSettings | None = None
+    skipped: int = 0
+    window: int | None = None
+    chunk: int | None = None
+    patches: tuple[int, int] | None = None
+    causal: bool = True
+    scale: float | None = None
+    temperature: tuple[int, float] | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def scheme(self, *, length: int = 1, generator: torch.Generator | None = None) -> PositionScheme:
+        """The layer's `PositionScheme`. Learned tables are drawn anew: load the checkpoint's weights into them."""
+        given = dict(self.options)
+        places: dict[str, Any] = {"transform": self._transform(length), "mask": self._mask()}
+        if self.encoding in ("ALiBi", "ALiBi, scaled by 1/√d"):
+            shrink = 1.0 if self.encoding == "ALiBi" else self.head_dim**-0.5
+            places["bias"] = partial(alibi, slopes=alibi_slopes(self.heads) * shrink)
+        elif self.encoding == "T5 bias":
+            places["bias"] = T5Bias(self.heads, generator=generator, **given)
+        elif self.encoding == "window bias":
+            places["bias"] = WindowBias(self.heads, given["window"], generator=generator)
+        elif self.encoding == "Transformer-XL":
+            places["scores"] = _transformer_xl(self.heads, self.head_dim, given, generator)
+        elif self.encoding == "disentangled (DeBERTa)":
+            places["scores"] = _deberta(self.heads, self.head_dim, given, generator)
+        return PositionScheme(self.encoding, scale=self.scale, **places)
+
+    def _transform(self, length: int) -> Callable[..., tuple[Tensor, Tensor]] | None:
+        given = dict(self.options)
+        if self.temperature is not None:
+            step, size = self.temperature
+            return partial(tempered, temperature=partial(llama4_temperature, floor_scale=step, attn_scale=size))
+        if self.encoding == "2-D RoPE":
+            pairs = self.head_dim // 4
+            return AxialRoPE(axial_frequencies((pairs, pairs), given["base"]), layout=given["layout"]).transform
+        if self.encoding == "2-D RoPE, axis by axis":
+            rope = RoPE(inverse_frequencies(self.head_dim // 2, given["base"]), layout="half")
+            return partial(axis_by_axis, rope=rope)
+        if self.rotation is None:
+            return None
+        turn = self.rotation.rope(length).transform
+        return turn if not self.skipped else partial(rotate_after, turn=turn, skipped=self.skipped)
+
+    def _mask(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        if self.window is not None:
+            return partial(window_mask, size=self.window)
+        if self.chunk is not None:
+            return partial(chunk_mask, chunk=self.chunk)
+        if self.patches is not None:
+            return partial(patch_window, size=self.patches[0], shift=self.patches[1])
+        return None
+
+
+@dataclass(frozen=True)
+class InputSettings:
+    """What a stack adds to its tokens before the first layer.
+
+    Equation: x_m ← x_m + P(m)
+    Shapes: none
+
+    Args:
+        encoding: "learned", "learned, one table an axis" or "sinusoidal, tensor2tensor".
+        rows: L of a learned table, reserved rows included; positions of a sinusoid.
+        dim: D.
+        first: position of the first token.
+
+    Chapter: 14
+    """
+
+    encoding: str
+    rows: int
+    dim: int
+    first: int = 0
+
+    def scheme(self, *, generator: torch.Generator | None = None) -> PositionScheme:
+        """As a scheme that fills the place `embedding`; a learned table is drawn anew."""
+        if self.encoding == "sinusoidal, tensor2tensor":
+            return PositionScheme(self.encoding, embedding=partial(sinusoidal_tensor2tensor, dim=self.dim))
+        axes = 2 if self.encoding == "learned, one table an axis" else 1
+        tables = [LearnedEmbedding(self.rows, self.dim, generator=generator) for _ in range(axes)]
+        if axes == 1:
+            return PositionScheme(self.encoding, embedding=tables[0])
+        return PositionScheme(self.encoding, embedding=lambda at: tables[0](at[..., 0]) + tables[1](at[..., 1]))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A row of layers that see the same positions: a decoder, an encoder, an image tower.
+
+    Equation: none
+    Shapes: none
+
+    Args:
+        name: "decoder", "encoder" or "vision".
+        layers: one `LayerSettings` for each layer.
+        length: positions that the model is made for; None where it states no limit.
+        trained: positions before any scaling; None where it is `length`.
+        inputs: what is added to the tokens.
+        notes: sentences about what the settings alone don't show.
+
+    Chapter: 14
+    """
+
+    name: str
+    layers: tuple[LayerSettings, ...]
+    length: int | None
+    trained: int | None = None
+    inputs: InputSettings | None = None
+    notes: tuple[str, ...] = ()
+
+    def schemes(self, *, length: int = 1, generator: torch.Generator | None = None) -> tuple[PositionScheme, ...]:
+        """One scheme for each layer; T5's layers share one table, as in the model."""
+        if all(layer.encoding == "T5 bias" for layer in self.layers):
+            return (self.layers[0].scheme(generator=generator),) * len(self.layers)
+        return tuple(layer.scheme(length=length, generator=generator) for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A configuration, read.
+
+    Equation: none
+    Shapes: none
+
+    `print(checkpoint)` is the report of `python -m posenc_lib inspect`.
+
+    Args:
+        name: what it was read as.
+        model_type: the configuration's.
+        stacks: the decoder, or encoder and decoder, or text and vision.
+        source: where the numbers come from, for shipped configurations.
+        notes: sentences about the reading: keys that were filled in, parts that were not read.
+
+    Chapter: 14
+    """
+
+    name: str
+    model_type: str
+    stacks: tuple[Stack, ...]
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from posenc_lib.checkpoints.report import text  # the report is made from checkpoints
+
+        return text(self)
+
+
+# ---- how the parts of a scheme act that have no module of their own: they are ways to apply others
+
+
+def rotate_after(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, turn: Callable[..., Any], skipped: int
+) -> tuple[Tensor, Tensor]:
+    """Rotate all channels after the first `skipped`, which carry content alone (latent attention)."""
+    turned_q, turned_k = turn(q[..., skipped:], k[..., skipped:], q_positions, k_positions)
+    return torch.cat((q[..., :skipped], turned_q), -1), torch.cat((k[..., :skipped], turned_k), -1)
+
+
+def axis_by_axis(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, rope: RoPE
+) -> tuple[Tensor, Tensor]:
+    """Gemma 4's image tower: half of the channels is a head of its own for each of two axes."""
+    halves = [
+        rope.transform(*pair, q_positions[..., axis], k_positions[..., axis])
+        for axis, pair in enumerate(zip(q.chunk(2, -1), k.chunk(2, -1), strict=True))
+    ]
+    return torch.cat([half[0] for half in halves], -1), torch.cat([half[1] for half in halves], -1)
+
+
+def patch_window(q_positions: Tensor, k_positions: Tensor, *, size: int, shift: int) -> Tensor:
+    """Patches of one window: coordinates (…, T, 2), windows of `size` patches that begin at `shift`."""
+    m, n = ((at - shift).div(size, rounding_mode="floor") for at in (q_positions, k_positions))
+    together = (m[..., :, None, :] == n[..., None, :, :]).all(-1)
+    return together if together.dim() == 2 else together[:, None]
+
+
+def _transformer_xl(heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None) -> Any:
+    if given["clamp_len"] > 0:
+        raise ValueError(
+            f"clamp_len must be at most 0 for a scheme, got {given['clamp_len']}: "
+            "`TransformerXL` sees every distance as it is"
+        )
+    return TransformerXL(heads, dim, given["dim"], generator=generator).scores
+
+
+def _deberta(heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None) -> Any:
+    tables = DeBERTa(heads, dim, given["dim"], given["span"], generator=generator)
+    released = (
+        deberta_released_scores
+        if given["max_distance"] is None
+        else partial(deberta_v2_scores, max_distance=given["max_distance"])
+    )
+
+    def scores(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        keys, queries = tables.tables()
+        return released(q, k, q_positions, k_positions, position_keys=keys, position_queries=queries)
+
+    return scores

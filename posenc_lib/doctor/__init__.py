@@ -1,0 +1,188 @@
+"""The doctor: which convention does a position function follow, and what is wrong with it, from its behaviour alone.
+
+Nothing is read but outputs. Conventions that behaviour can't judge, such as the base, are facts of the report; say what
+you meant, and a difference is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenc_lib import _checks
+from posenc_lib.doctor.biases import diagnose_bias, diagnose_buckets
+from posenc_lib.doctor.measure import RefusedError, call
+from posenc_lib.doctor.report import Finding, Report
+from posenc_lib.doctor.rotary import diagnose_rotary
+from posenc_lib.doctor.tables import diagnose_table
+
+__all__ = ["Finding", "Report", "diagnose"]
+
+KINDS = ("rotary", "table", "bias", "buckets")
+NUMBERS = ("base", "factor", "attention_factor", "offset")
+WHOLE = ("rotary_dim", "num_buckets", "max_distance")
+WORDS = {
+    "layout": ("interleaved", "half", "concatenated"),
+    "direction": ("counter-clockwise", "clockwise"),
+    "schedule": (
+        *("none", "linear_interpolation", "ntk_aware", "dynamic_ntk", "ntk_by_parts"),
+        *("yarn", "yarn_released", "llama3", "longrope", "proportional"),
+    ),
+}
+
+
+def diagnose(
+    fn: Callable[..., Any], head_dim: int | None = None, *, kind: str | None = None, token_axis: int = -2, **wanted: Any
+) -> Report:
+    """Say which convention a position function follows, and what is wrong with it.
+
+    Equation: fn(x, p) = R_p x, measured by x = unit vectors, p = 0, 1, 2, … and a few far away
+    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′, or positions (T,) → table (T, d), or
+        (q_positions, k_positions) → bias (H, Tq, Tk), or relative positions (T,) → buckets (T,)
+
+    `str(report)` is a page of 80 columns; `report.facts`, `report.findings` and `report.ok` are for programs.
+
+    Args:
+        fn: the function. It is called some 40 times, on the CPU.
+        head_dim: d, needed for a rotation or a table.
+        kind: "rotary", "table", "bias" or "buckets"; found out by calling `fn` if not given.
+        token_axis: 1 where x is (B, T, H, d).
+        wanted: what was meant, where you know it: layout, direction, base, rotary_dim, schedule (a function's name in
+            `rotary.scaling`, or "none"), factor, attention_factor, offset; num_buckets, max_distance, bidirectional.
+
+    Raises:
+        TypeError, ValueError: an unknown kind or intention, or one of another type; `fn` can't be called in any form.
+
+    Chapter: notation
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be a function, got {fn!r}")
+    if head_dim is not None:
+        _checks.whole_number("head_dim", head_dim, least=2)
+    if token_axis not in (-2, 1):
+        raise ValueError(f"token_axis must be -2, for (B, H, T, d), or 1, for (B, T, H, d); got {token_axis!r}")
+    _check_wanted(wanted)
+    found = _kind(fn, head_dim) if kind is None else _checks.one_of("kind", kind, KINDS)
+    if found in ("rotary", "table") and head_dim is None:
+        raise ValueError(f"head_dim must be given for a {found} function: the width of what it turns or returns")
+    report = Report(found)
+    try:
+        if found == "rotary":
+            diagnose_rotary(report, fn, head_dim or 0, token_axis, wanted)
+        elif found == "table":
+            diagnose_table(report, fn, head_dim or 0, wanted)
+        elif found == "bias":
+            diagnose_bias(report, fn, wanted)
+        else:
+            diagnose_buckets(report, fn, wanted)
+    except RefusedError as refusal:
+        report.wrong(
+            "refused",
+            f"The function can't be called: {refusal}.",
+            "Another signature or shape than (x, positions), positions, or (q_positions, k_positions); or a table "
+            "that does not fit its slots, as cosines of an odd width.",
+            "notation",
+        )
+    return report
+
+
+def _check_wanted(wanted: dict[str, Any]) -> None:
+    known = (*WORDS, *NUMBERS, *WHOLE, "bidirectional")
+    for name, value in wanted.items():
+        if name not in known:
+            raise TypeError(f"{name} is no intention; known are {', '.join(known)}")
+        if value is None:
+            continue
+        if name in WORDS:
+            _checks.one_of(name, value, WORDS[name])
+        elif name == "bidirectional":
+            _checks.boolean(name, value)
+        elif name == "offset":
+            _checks.whole_number(name, value, least=0)
+        elif name in NUMBERS:
+            _checks.positive(name, value)
+        else:
+            _checks.whole_number(name, value, least=1)
+
+
+def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
+    """What kind of function it is, by what it takes and returns."""
+    at = torch.arange(5)
+    try:
+        one = call(fn, at)
+        return "buckets" if one.shape == at.shape and not one.is_floating_point() else "table"
+    except RefusedError as refusal:
+        reason = str(refusal)
+    if head_dim is not None:
+        for dtype in (torch.float64, torch.float32):
+            for shape in ((1, 1, 5), (1, 5), (5,)):
+                try:
+                    x = torch.ones(*shape, head_dim, dtype=dtype)
+                    if call(fn, x, at).shape == x.shape:
+                        return "rotary"
+                except RefusedError:
+                    continue
+    try:
+        if call(fn, at, torch.arange(4)).shape[-2:] == (5, 4):
+            return "bias"
+    except RefusedError as refusal:
+        reason = str(refusal)
+    if head_dim is not None and "positional argument" not in reason:
+        return "rotary"  # it may turn another axis: the diagnosis says so
+    raise ValueError(f"fn must take (x, positions), positions or (q_positions, k_positions): {reason}. Or give kind")
+
+
+# ---- the command line
+
+
+def add_parser(commands: Any) -> None:
+    """`doctor`: for the parser of `python -m posenc_lib`."""
+    about = "which convention a position function follows, and what is wrong with it"
+    parser = commands.add_parser("doctor", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    parser.set_defaults(run=run)
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help="for instance package.module:apply_rope")
+    parser.add_argument("--head-dim", type=int, metavar="D", help="needed for a rotation or a table")
+    parser.add_argument("--kind", choices=KINDS, help="found out if not given")
+    parser.add_argument("--token-axis", type=int, default=-2, metavar="AXIS", help="1 where x is (B, T, H, d)")
+    meant = parser.add_argument_group("what was meant", "a difference is a finding")
+    for name, words in WORDS.items():
+        meant.add_argument(f"--{name}", choices=words)
+    for name in NUMBERS:
+        meant.add_argument(f"--{name.replace('_', '-')}", type=int if name == "offset" else float, metavar="X")
+    for name in WHOLE:
+        meant.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
+    meant.add_argument("--bidirectional", action=argparse.BooleanOptionalAction, default=None)
+    parser.epilog = "example: python -m posenc_lib doctor mymodel.rope:apply --head-dim 128 --base 500000"
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print the report; 1 if something is wrong."""
+    wanted = {name: getattr(given, name) for name in (*WORDS, *NUMBERS, *WHOLE, "bidirectional")}
+    report = diagnose(load(given.function), given.head_dim, kind=given.kind, token_axis=given.token_axis, **wanted)
+    print(report)
+    return 0 if report.ok else 1
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The function that "package.module:function" names; dots go on into classes and objects."""
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise ValueError(f"function must be written package.module:function, got {name!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = import_module(module)
+    except ImportError as error:
+        raise ValueError(f"module {module!r} can't be imported: {error}") from error
+    finally:
+        sys.path.pop(0)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"function {name!r}: {part!r} is not in {getattr(found, '__name__', module)}")
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]

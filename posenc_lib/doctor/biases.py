@@ -1,0 +1,271 @@
+"""Diagnose a bias (q_positions, k_positions) → matrix: ALiBi's lines or T5's buckets. Or buckets themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from posenc_lib.bias import alibi_slopes, t5_bucket, t5_bucket_edges
+from posenc_lib.doctor.measure import Array, RefusedError, call, rounded
+from posenc_lib.doctor.report import Report, listed, number
+
+REACH = 4096  # distances that are looked at
+NEAR = 24
+
+
+def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
+    """See whether the matrix depends on distance alone, then which lines or steps it is made of."""
+    near = _bias(fn, range(NEAR), range(NEAR))
+    past = np.tril(np.ones((NEAR, NEAR), bool))
+    if not np.isfinite(near[:, past]).all():
+        report.wrong("not-finite", "Biases of past keys are not finite.", "Masked and visible are exchanged.", "07")
+        return
+    report.facts["heads"] = len(near)
+    line = near[:, -1]  # of the last query
+    index = np.arange(NEAR)
+    slopes = np.array([np.polyfit(index, row, 1)[0] for row in line])
+    straight = np.abs(line - line[:, :1] - slopes[:, None] * index).max() < 1e-2 * max(np.abs(slopes).max(), 1e-9)
+    key_only = straight and np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and np.abs(slopes).max() > 1e-6
+    if not _check_relative(report, fn, near, bool(key_only)):
+        return
+    if straight and np.abs(slopes).max() > 1e-6:
+        _check_alibi(report, near, slopes, bool(key_only), wanted)
+        far = _bias(fn, [4097], range(4098 - 8, 4098))[:, 0]
+        _check_slopes(report, fn, slopes, wanted, far)
+    else:
+        _check_t5(report, _by_distance(fn), wanted)
+
+
+def _bias(fn: Callable[..., Any], q: Any, k: Any) -> Array:
+    """(H, Tq, Tk)"""
+    q, k = torch.as_tensor(q), torch.as_tensor(k)
+    result = call(fn, q, k)
+    while result.dim() > 3 and result.shape[0] == 1:
+        result = result[0]
+    result = result[None] if result.dim() == 2 else result
+    if result.dim() != 3 or result.shape[1:] != (len(q), len(k)):
+        raise RefusedError(f"{len(q)} queries and {len(k)} keys gave shape {tuple(result.shape)}")
+    return result.double().numpy()
+
+
+def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_only: bool) -> bool:
+    """The same distances give the same biases: one query against a cache, other places, gaps."""
+
+    def off(rows: Array, expected: Array) -> float:
+        if key_only:  # a constant in a row changes no softmax
+            rows, expected = rows - rows[..., :1], expected - expected[..., :1]
+        behind = np.arange(rows.shape[1])[:, None] + rows.shape[2] - rows.shape[1] >= np.arange(rows.shape[2])
+        return float(np.abs(rows - expected)[:, behind].max())
+
+    last = _bias(fn, [NEAR - 1], range(NEAR))
+    if off(last, near[:, -1:]) > 1e-4:
+        first = off(last, near[:, :1]) < 1e-4
+        report.wrong(
+            "bias-under-cache",
+            f"One query at position {NEAR - 1} over {NEAR} keys gets other biases than in the full matrix"
+            + (": those of the query at position 0." if first else f", by up to {number(off(last, near[:, -1:]))}."),
+            "The bias is built from the lengths and not from the positions, and a query over a cache is taken for the "
+            "first token.",
+            "20",
+        )
+        return False
+    moved = off(_bias(fn, range(100, 100 + NEAR), range(100, 100 + NEAR)), near)
+    if moved > 1e-3:
+        report.wrong(
+            "not-relative",
+            f"Biases change when all positions move by 100, by up to {number(moved)}.",
+            "They depend on one position alone, and not only by a constant a row.",
+            "07",
+        )
+        return False
+    gaps = [0, 0, 0, 1, 2]
+    padded = off(_bias(fn, gaps, gaps), near[:, gaps][:, :, gaps])
+    if padded > 1e-4:
+        report.wrong(
+            "padding",
+            "With positions 0, 0, 0, 1, 2, as left padding gives them, distances are those of the slots: off by "
+            f"{number(padded)}.",
+            "Slots are counted, padding included.",
+            "20",
+        )
+    return True
+
+
+def _check_alibi(report: Report, near: Array, slopes: Array, key_only: bool, wanted: dict[str, Any]) -> None:
+    report.facts["form"] = "ALiBi" + (", of the key's position alone (the same softmax)" if key_only else "")
+    report.facts["slopes"] = listed(slopes)
+    if (slopes < 0).any():
+        report.wrong(
+            "sign",
+            f"In {int((slopes < 0).sum())} of {len(slopes)} heads the bias grows with distance: the slope towards the "
+            f"query is {number(float(slopes.min()))}.",
+            "query − key is used without the minus: distant keys are rewarded.",
+            "07",
+        )
+    ahead = near[:, 0, 1:4]
+    if np.isfinite(ahead).all() and not key_only and (ahead * np.sign(slopes)[:, None] > 1e-9).any():
+        report.notes.append("Keys ahead of the query are rewarded: fine under a causal mask, wrong without one.")
+
+
+def _check_slopes(report: Report, fn: Callable[..., Any], slopes: Array, wanted: dict[str, Any], far: Array) -> None:
+    right, size = alibi_slopes(len(slopes)).numpy(), np.abs(slopes)
+    if np.abs(size / right - 1).max() < 1e-5:
+        step = np.polyfit(np.arange(far.shape[1]), far.T, 1)[0]
+        if np.abs(np.abs(step) / right - 1).max() > 1e-2:
+            seen = "Far from the query neighbouring keys get other steps than near it."
+            report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "20")
+        return
+    heads = len(slopes)
+    plain = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
+    for dtype in (torch.bfloat16, torch.float16):
+        if np.abs(size / rounded(right, dtype) - 1).max() < 1e-5:
+            name = str(dtype).removeprefix("torch.")
+            worst = float(np.abs(size / right - 1).max())
+            seen = f"All slopes are {name} numbers, off by up to {worst:.2g} of their value."
+            report.wrong("slopes-cast", seen, "The buffer of slopes was cast with the weights.", "20")
+            return
+    if np.abs(size / plain - 1).max() < 1e-4:
+        seen = f"The slopes of {heads} heads are one geometric series, 2^(−8h/{heads})."
+        cause = "The formula for a power of two is used for every count; the released code joins two series."
+    elif np.abs(np.sort(size) / np.sort(right) - 1).max() < 1e-4:
+        seen, cause = (
+            "The slopes are right, and in another order.",
+            "They were sorted; checkpoints have the code's order.",
+        )
+    elif np.ptp(size / right) < 1e-4 * (size / right).mean():
+        seen = f"Every slope is {number(float((size / right).mean()))} times the published one."
+        cause = "The exponent starts at 0 and not at 1, or the bias is added before the 1/√d."
+    else:
+        seen = f"The slopes are {listed(size[:4])}, …; published are {listed(right[:4])}, …."
+        cause = "Another formula, or one head's slopes sliced for another rank."
+    report.wrong("slopes", seen, cause, "07")
+
+
+def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
+    """Biases of the keys 0, 1, … behind the query, and ahead of it: (H, REACH + 1) each."""
+    past = _bias(fn, [REACH], range(REACH + 1))[:, 0, ::-1]
+    return past, _bias(fn, [0], range(REACH + 1))[:, 0]
+
+
+def diagnose_buckets(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
+    """A function relative → bucket."""
+    distance = torch.arange(REACH + 1)
+    past, future = (call(fn, relative).double().numpy()[None] for relative in (-distance, distance))
+    size = wanted.get("num_buckets")
+    largest = int(max(past.max(), future.max()))
+    report.facts["largest bucket"] = largest
+    if size is not None and largest >= size:
+        report.wrong(
+            "bucket-range",
+            f"Relative position {_where(past, future, size)} falls into bucket {largest}; there are {size}.",
+            "The clamp to the last bucket is missing, or the buckets are not halved for two directions.",
+            "07",
+        )
+    _check_t5(report, (past, future), wanted, labels=True)
+
+
+def _where(past: Array, future: Array, size: int) -> str:
+    late, early = np.flatnonzero(future[0] >= size), np.flatnonzero(past[0] >= size)
+    return f"+{late[0]}" if len(late) else f"−{early[0]}"
+
+
+def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any], *, labels: bool = False) -> None:
+    """Piecewise constant in the distance: where the pieces begin."""
+    past, future = (np.concatenate(([0], 1 + np.flatnonzero(np.abs(np.diff(x)).max(0) > 1e-9))) for x in biases)
+    report.facts["form"] = "buckets of distances"
+    if len(past) == 1 and len(future) == 1:
+        report.facts["form"] = "no bias" if not np.abs(biases[0]).max() else "a constant"
+        report.wrong("constant", "The bias is the same at every distance.", "Positions are not used.", "07")
+        return
+    if len(past) == 1:
+        report.wrong(
+            "sign",
+            "All past keys share one bucket, and keys ahead of the query have buckets by distance.",
+            "The relative position is taken as query − key; it is key − query.",
+            "07",
+        )
+        return
+    bidirectional = len(future) > 1
+    report.facts["directions"] = 2 if bidirectional else 1
+    if wanted.get("bidirectional") not in (None, bidirectional):
+        seen = f"Keys ahead of the query {'have buckets of their own' if bidirectional else 'share one bucket'}."
+        report.wrong("direction", seen, "The flag of encoder and decoder is exchanged.", "07")
+        return
+    if len(past) > REACH // 4:
+        report.facts["form"] = "no buckets: a bias for each distance"
+        return
+    size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
+    count = len(past) if size is None else size // (2 if bidirectional else 1)
+    exact = int(np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0]) + 1
+    report.facts["buckets a direction"] = len(past)
+    distance = _max_distance(past, count, longest)
+    if distance is None:
+        _wrong_edges(report, past, exact, count, longest)
+        return
+    report.facts["largest distance"] = distance
+    if longest is not None and distance != longest:
+        seen = f"The last buckets are those of max_distance = {distance}; {longest} was expected."
+        report.wrong("max-distance", seen, "A setting of the checkpoint is not read.", "07")
+    elif labels:
+        _check_labels(report, biases, count, distance, bidirectional)
+
+
+def _max_distance(begins: Array, count: int, wanted: int | None) -> int | None:
+    """The max_distance with which T5's rule for `count` buckets has these edges: the one wanted, else the roundest."""
+    if count % 2 or count < 4:
+        return None
+    exact, far = count // 2, int(begins[-1])  # the last bucket begins at ⌈E (M/E)^((E−1)/E)⌉
+    low, high = (exact * (edge / exact) ** (exact / (exact - 1)) for edge in (max(far - 1, exact), max(far, exact)))
+    matching = [
+        distance
+        for distance in range(max(int(low) - 1, exact + 1), int(high) + 2)
+        if sorted(set(t5_bucket_edges(count, distance))) == begins.tolist()  # a bucket may be empty
+    ]
+    if wanted in matching:
+        return wanted
+    return max(matching, key=lambda d: (d & -d, d % 10 == 0), default=None)
+
+
+def _wrong_edges(report: Report, past: Array, exact: int, count: int, longest: int | None) -> None:
+    begins = listed(past[max(0, exact - 1) : exact + 5])
+    seen = f"{len(past)} buckets a direction, {exact} of them for one distance each, then from {begins} … on."
+    if len(past) == count + 1 or (len(past) == 2 * exact + 1):
+        cause = "The last bucket is not clamped: far distances fall into the next one, or into the other direction's."
+        report.wrong("bucket-clamp", seen, cause, "07")
+    elif len(past) == 2 * count:
+        report.wrong("bucket-halving", seen, "The buckets are not halved for the two directions.", "07")
+    elif 2 * len(past) == count:
+        report.wrong("bucket-halving", seen, "The buckets are halved for two directions though there is one.", "07")
+    elif exact != count // 2:
+        cause = "Half of a direction's buckets hold one distance each; here it is halved again, or not at all."
+        report.wrong("bucket-exact", seen, cause, "07")
+    else:
+        right = (
+            "" if longest is None else f" T5 has {listed(t5_bucket_edges(count, longest)[exact - 1 : exact + 5])} …."
+        )
+        cause = "A logarithm in another base or precision decides on the wrong side of an edge."
+        report.wrong("bucket-edges", seen + right, cause, "07")
+
+
+def _check_labels(report: Report, biases: tuple[Array, Array], count: int, longest: int, bidirectional: bool) -> None:
+    """The numbers of the buckets, not only their edges."""
+    distance = torch.arange(REACH + 1)
+    size = count * (2 if bidirectional else 1)
+    right = [
+        t5_bucket(r, bidirectional=bidirectional, num_buckets=size, max_distance=longest).numpy()
+        for r in (-distance, distance)
+    ]
+    if all((a[0] == b).all() for a, b in zip(biases, right, strict=True)):
+        return
+    swapped = bidirectional and (biases[0][0][1:] == right[1][1:]).all()
+    if swapped:
+        report.wrong("sign", "Past keys have the buckets of future ones.", "query − key in place of key − query.", "07")
+    else:
+        pairs = list(pairwise(np.flatnonzero(biases[0][0] != right[0]).tolist()))
+        report.wrong(
+            "bucket-labels", f"Buckets have other numbers ({len(pairs) + 1} distances).", "Another order.", "07"
+        )

@@ -1,0 +1,300 @@
+"""The same positions in other calls, in other dtypes, far from 0, for each row of a batch, and again at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from posenc_lib.doctor.measure import Array, Model, RefusedError, Rotary, displacement, rounded, speeds
+from posenc_lib.doctor.report import Report, listed, number
+from posenc_lib.doctor.schedules import Fit, fit, same
+
+NEAR = 32  # consecutive positions from 0
+FAR = (500, 1000, 4093, 20011, 100003)
+RUN = 16  # consecutive positions at each far place
+LOW = (torch.bfloat16, torch.float16)
+
+
+def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> None:
+    """The same positions in other calls: shifted, alone, in another order."""
+    if displacement(model.first, model.frequencies, 1e-3) is None:
+        return
+    shift = 7
+    shifted = rotary.matrices(range(shift, NEAR + shift))
+    if np.abs(shifted[:-shift] - near[shift:]).max() > 1e-4:
+        delta = _common(model.difference(shifted, range(shift, NEAR + shift)), model)
+        if delta is not None:
+            other_length = rotary.matrices(range(shift, NEAR + shift - 1))
+            if np.abs(other_length[: NEAR - 2 * shift] - near[shift : NEAR - shift]).max() < 1e-4:
+                seen = f"A second call of as many tokens, at positions {shift} …, returned the angles of the first."
+                report.wrong("cache-key", seen, "A cached table is looked up by length and not by position.", "20")
+                return
+            report.wrong(
+                "offset-ignored" if round(delta) == -shift else "cache-offset",
+                f"Positions {shift} … {NEAR + shift - 1} are turned as {number(shift + delta)} …"
+                + (": the positions given are not used." if round(delta) == -shift else "."),
+                "The function counts 0 … T−1 off the shape of x. With a cache, every new token is then at 0."
+                if round(delta) == -shift
+                else "An offset is added to positions that have it already.",
+                "20",
+            )
+            return
+    for given in ((9,), (23,), (9, 10, 11), (12, 3, 4, 9, 0, 0, 5)):
+        try:
+            measured = rotary.matrices(given)
+        except RefusedError as refusal:
+            report.notes.append(f"Positions {listed(given)} are refused: {refusal}.")
+            continue
+        if np.abs(measured - near[list(given)]).max() < 1e-4:
+            continue
+        found = [displacement(row, model.frequencies, 1e-2) for row in model.difference(measured, given)]
+        if None in found:
+            continue  # frequencies that depend on the length: check_far tells
+        seen = listed(round(p + float(delta or 0), 3) for p, delta in zip(given, found, strict=True))
+        if given[0] == 12:
+            cause = (
+                "Only the first position is read, and the others are counted on from it. Padding and packing need each."
+            )
+            report.wrong("order-ignored", f"Positions {listed(given)} are turned as {seen}.", cause, "20")
+        else:
+            cause = (
+                "The offset counts the token about to be processed, or is advanced twice by the prompt: with n tokens "
+                "cached, the next one is at position n."
+            )
+            text = f"In a call of {len(given)} token{'s' * (len(given) > 1)}, {listed(given)} is turned as {seen}."
+            report.wrong("cache-offset", text, cause, "20")
+
+
+def _common(difference: Array, model: Model) -> float | None:
+    """One displacement for all tokens."""
+    found = [displacement(row, model.frequencies, 1e-2) for row in difference]
+    known = [delta for delta in found if delta is not None]
+    return known[0] if len(known) == len(found) and np.ptp(known) < 1e-2 else None
+
+
+def check_far(report: Report, rotary: Rotary, model: Model, fitted: Fit, wanted: dict[str, Any]) -> float:
+    """Angles far out against those near 0; returns the position from which on they are others."""
+    noise, seen = 0.0, NEAR
+    for start in FAR:
+        positions = np.arange(start, start + RUN)
+        try:
+            matrices = rotary.matrices(positions.tolist())
+        except RefusedError as refusal:
+            report.notes.append(f"Positions from {start:,} on are refused: {refusal}.")
+            break
+        if not np.isfinite(matrices).all():
+            cause = "float16 ends at 65,504: positions or angles overflow."
+            report.wrong("low-precision", f"At position {start:,} outputs are not finite.", cause, "20")
+            break
+        difference = model.difference(matrices, positions)
+        if np.abs(difference).max() < max(2e-3, 2e-6 * start):
+            step = (difference / positions[:, None]).mean(0)
+            model.frequencies = model.frequencies + step
+            noise, seen = float(np.abs(model.difference(matrices, positions)).max()), start
+            continue
+        return _explain_far(report, rotary, model, matrices, positions, fitted, wanted, seen)
+    else:
+        report.facts["angles"] = "float64" if noise < 2e-6 else f"float32 (off by {noise:.1g} rad at {seen:,})"
+    return math.inf
+
+
+def _readings(model: Model, positions: Array) -> dict[str, Array]:
+    """What rounding to 16 bits, at any of the places where code does it, makes of the angles."""
+    readings = {}
+    for dtype in LOW:
+        name = str(dtype).removeprefix("torch.")
+        p, w = rounded(positions, dtype)[:, None], rounded(model.frequencies, dtype)
+        exact_p = np.asarray(positions, dtype=float)[:, None]
+        readings[f"positions rounded to {name}"] = p * model.frequencies
+        readings[f"frequencies rounded to {name}"] = exact_p * w
+        readings[f"positions and frequencies rounded to {name}"] = p * w
+        readings[f"angles rounded to {name}"] = rounded(exact_p * model.frequencies, dtype)
+        readings[f"positions, frequencies and angles rounded to {name}"] = rounded(p * w, dtype)
+    return readings
+
+
+def _misread(report: Report, model: Model, measured: Array, positions: Array, where: str, tolerance: float) -> bool:
+    """Whether 16-bit rounding explains the angles of `measured` (T, n)."""
+    with np.errstate(invalid="ignore"):
+        errors = {
+            name: float(np.abs(measured - np.exp(1j * (angles + model.first))).max())
+            for name, angles in _readings(model, positions).items()
+            if np.isfinite(angles).all()
+        }
+    name = min(errors, key=lambda key: errors[key])
+    if errors[name] > tolerance:
+        return False
+    off = float(np.abs(measured - np.exp(1j * model.angles(positions))).max())
+    report.wrong(
+        "low-precision",
+        f"{where}, positions {positions[0]:,} … {positions[-1]:,} are turned as if with {name}: cosines and sines are "
+        f"off by up to {number(round(off, 3))}.",
+        "Positions or angles are made in the dtype of the model or the query. bfloat16 has every integer only up to "
+        "256, float16 up to 2048. Make them in float32 or float64 and cast cosines and sines last.",
+        "20",
+    )
+    return True
+
+
+def _explain_far(
+    report: Report,
+    rotary: Rotary,
+    model: Model,
+    matrices: Array,
+    positions: Array,
+    fitted: Fit,
+    wanted: dict[str, Any],
+    good: int,
+) -> float:
+    """Angles that are right near 0 and wrong far out."""
+    hands = model.hands(matrices)[0] / model.factor
+    if _misread(report, model, hands, positions, "Whatever the dtype of x", 0.02):
+        return math.inf
+    delta = _common(model.difference(matrices, positions), model)
+    if delta is not None:
+        text = f"Positions from {positions[0]:,} on are turned as {number(positions[0] + delta)} …"
+        report.wrong("far-positions", text, "Positions wrap around, or are clamped to a table's length.", "20")
+        return float(good)
+    begin = _boundary(rotary, model, good, int(positions[0]))
+    beyond, attributes = _far_frequencies(model, matrices, positions), Fit(("free",))
+    if beyond is not None:
+        attributes = fit(beyond, 2 * len(beyond))
+    later = None
+    try:
+        far = np.arange(FAR[-1], FAR[-1] + RUN) if positions[0] < 50_000 else positions
+        other = _far_frequencies(model, rotary.matrices(far.tolist()), far)
+        later = None if other is None else fit(other, 2 * len(other))
+    except RefusedError:
+        pass
+    report.facts["angles"] = f"others from position {begin:,} on"
+    head = f"From position {begin:,} on the frequencies are others"
+    geometric = attributes.name == "none" and attributes.base is not None and fitted.base is not None
+    grows = later is not None and later.base is not None and attributes.base is not None
+    if geometric and grows and not same(later.base or 0, attributes.base or 0, 1e-3):  # type: ignore[union-attr]
+        report.facts["schedule"] = "dynamic_ntk"
+        report.notes.append(
+            f"{head}: the base grows with the length, {number(attributes.base or 0)} at {positions[-1] + 1:,}. That is "
+            "dynamic NTK. Keys cached before the change were turned by other angles; cache them unrotated."
+        )
+        if wanted.get("schedule") not in (None, "dynamic_ntk"):
+            report.wrong("schedule", f"{head}, as in dynamic NTK.", "A rope_type is read as another one.", "16")
+    elif geometric and attributes.fault == "":
+        report.wrong(
+            "base-changes",
+            f"{head}: the base is {number(attributes.base or 0)}, and {number(fitted.base or 0)} before.",
+            "A long-context base or table is used beyond the trained length only, or a fallback drops the base there. "
+            "Keys cached before no longer match.",
+            "16",
+        )
+    else:
+        report.notes.append(
+            f"{head} ({attributes.name}), as in LongRoPE, which has one list of factors up to the trained length and "
+            "another beyond. Keys cached before the change must be turned anew."
+        )
+        if wanted.get("schedule") not in (None, "longrope", "dynamic_ntk"):
+            report.wrong("schedule", f"{head}.", "Another table is used for long inputs.", "16")
+    return float(begin)
+
+
+def _boundary(rotary: Rotary, model: Model, good: int, bad: int) -> int:
+    """The first position whose lone token is turned by other angles, by halving."""
+    good += RUN - 1 if good > NEAR else -1
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            off = np.abs(model.difference(rotary.matrices([middle]), [middle])).max() > max(1e-3, 1e-6 * middle)
+        except RefusedError:
+            off = True
+        good, bad = (good, middle) if off else (middle, bad)
+    return bad
+
+
+def _far_frequencies(model: Model, matrices: Array, positions: Array) -> Array | None:
+    """Frequencies from positions far out, if their angles are still ω p + φ."""
+    hands = model.hands(matrices)[0]
+    rough, _ = speeds(hands)
+    rough = rough * np.sign(model.frequencies[-1])
+    expected = np.sign(model.frequencies[-1]) * (np.angle(hands[0]) - model.first)
+    turns = np.round((rough * positions[0] - expected) / (2 * math.pi))
+    found = (expected + 2 * math.pi * turns) / positions[0]
+    return found if (found > 0).all() else None
+
+
+def check_low_precision(report: Report, rotary: Rotary, model: Model, changed: float) -> None:
+    """x in 16 bits: the angles must be those of x in float64, up to rounding of the result."""
+    if "low-precision" in report.codes:
+        return
+    for dtype in LOW:
+        name = str(dtype).removeprefix("torch.")
+        for start in (257, 1003, 4093):
+            positions = np.arange(start, start + 4)
+            if start + 4 >= changed:
+                break
+            try:
+                matrices = rotary.matrices(positions.tolist(), dtype)
+            except RefusedError as refusal:
+                if start == 257:
+                    report.notes.append(f"x in {name} is refused: {refusal}.")
+                break
+            hands = model.hands(matrices)[0] / model.factor
+            off = float(np.abs(hands - np.exp(1j * model.angles(positions))).max())
+            if off < 0.03 or _misread(report, model, hands, positions, f"With x in {name}", 0.03):
+                continue
+            seen = (
+                f"With x in {name}, cosines and sines at position {start:,} are off by up to {number(round(off, 3))}."
+            )
+            report.wrong("low-precision", seen, "Angles are made in the dtype of x.", "20")
+
+
+def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
+    """Positions of shape (B, T): each row of the batch by its own."""
+    report.facts["positions per row"] = None
+    if rotary.dims == 2:
+        report.facts["positions per row"] = "no"
+        return
+    at = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])
+    shape = (2, 5, rotary.dim) if rotary.dims == 3 else (2, 5, 3, rotary.dim) if rotary.token_axis == 1 else None
+    x = torch.randn(shape or (2, 3, 5, rotary.dim), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    try:
+        y = rotary.apply(x.to(rotary.dtype), at).double().numpy()
+    except RefusedError:
+        report.facts["positions per row"] = "no"
+        return
+    tokens = x.numpy()
+    if shape is None:
+        y, tokens = np.moveaxis(y, 2, 1), np.moveaxis(tokens, 2, 1)  # (B, T, H, d)
+
+    def turned(rows: Array) -> Array:
+        return np.asarray(np.einsum("btij,bt...j->bt...i", near[rows], tokens))
+
+    right = at.numpy()
+    if np.abs(y - turned(right)).max() < 1e-4:
+        report.facts["positions per row"] = "yes"
+        return
+    shared = [rows for rows in (right[[0, 0]], right[[1, 1]]) if np.abs(y - turned(rows)).max() < 1e-4]
+    if not shared:
+        report.facts["positions per row"] = "no (accepted, but used in another way)"
+        return
+    report.facts["positions per row"] = "no"
+    report.wrong(
+        "padding",
+        f"Positions of shape (B, T) are accepted, and every row is turned by {shared[0][0].tolist()}.",
+        "One vector of positions serves the whole batch. In a left-padded batch every short row is then wrong.",
+        "20",
+    )
+
+
+def check_memory(report: Report, rotary: Rotary, near: Array) -> None:
+    """The first call again, after all the others."""
+    off = float(np.abs(rotary.matrices(range(NEAR)) - near).max())
+    if off > 1e-6:
+        report.wrong(
+            "remembers",
+            f"The first call, repeated after longer ones, gives another result: off by {number(round(off, 6))}.",
+            "A table made for a long input is cached and never restored, as in early dynamic NTK. The result must "
+            "depend on the arguments alone.",
+            "16",
+        )

@@ -1,0 +1,197 @@
+"""Frequencies against what was meant: base, exponent, schedule and factor. For rotations and for tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from posenc_lib.doctor.measure import Array
+from posenc_lib.doctor.report import Report, listed, number
+from posenc_lib.doctor.schedules import Fit, fit, round_number, same
+
+
+def check_frequencies(
+    report: Report, frequencies: Array, width: int, dim: int, wanted: dict[str, Any], *, rotary: bool
+) -> Fit:
+    """Fit the frequencies of an encoding `width` channels wide, write the facts, and judge them."""
+    chapter = "16" if rotary else "04"
+    fitted = fit(frequencies, width)
+    slip = _slips(report, frequencies, fitted, width, wanted, chapter)
+    report.facts["base"] = fitted.base
+    report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
+    if fitted.factor != 1:
+        report.facts["factor"] = fitted.factor
+    if fitted.original_length is not None:
+        report.facts["trained length"] = fitted.original_length
+    if slip:
+        return fitted
+    if fitted.name == "free":
+        report.notes.append(f"No schedule fits. The first frequencies are {listed(frequencies[:4])}.")
+    scaled = _check_schedule(report, fitted, width, wanted, chapter)
+    if not scaled:
+        _check_base(report, fitted, width, dim, wanted, chapter)
+    return fitted
+
+
+def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any], chapter: str) -> bool:
+    """What is wrong whatever was meant."""
+    base, factor = fitted.base, fitted.factor
+    if fitted.fault in ("bfloat16", "float16"):
+        report.wrong(
+            "buffer-cast",
+            f"All {len(frequencies)} frequencies are {fitted.fault} numbers, off the formula by up to 1 in "
+            f"{256 if fitted.fault == 'bfloat16' else 2048}.",
+            "inv_freq is a buffer and was cast with the weights, by .half() or .to(bfloat16). Casting back does not "
+            "bring the bits back: make it anew in float32.",
+            "20",
+        )
+        return True
+    if fitted.fault == "inverted":
+        report.wrong(
+            "ramp-inverted",
+            f"The fast pairs are slowed by {number(factor)} and the slow ones are kept.",
+            "beta_fast and beta_slow are exchanged.",
+            "16",
+        )
+        return True
+    if fitted.fault == "ntk head":
+        report.wrong(
+            "ntk-in-ramp",
+            f"Slow pairs are slowed by {number(factor)}, base {number(base or 0)}, and the fast ones follow an "
+            "NTK-aware base for the same factor.",
+            "NTK-by-parts keeps the fast pairs as they were trained; the change of base was left in.",
+            "16",
+        )
+        return True
+    if fitted.name != "linear_interpolation" or base is None:
+        return False
+    meant = wanted.get("factor")
+    if factor < 1 and not (meant is not None and same(factor, meant)):
+        report.wrong(
+            "positions-multiplied",
+            f"The fastest pair turns {number(1 / factor)} rad a position, and no published encoding more than 1.",
+            "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
+            chapter,
+        )
+        return True
+    slip = next((k for k in (1, 2) if same(factor, base ** (k / width), 1e-5)), 0)
+    intended = meant is not None and same(factor, meant)
+    if slip and not intended and not (meant is None and round_number(factor)):
+        written = "(2i + 1)/d" if slip == 1 else "2(i + 1)/d"
+        report.wrong(
+            "exponent-shifted",
+            f"The first frequency is {number(1 / factor)} and not 1: the exponent is {written}.",
+            "A formula that counts pairs from 1 is coded with an index from 0.",
+            chapter,
+        )
+        return True
+    return False
+
+
+def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, Any], chapter: str) -> bool:
+    """Schedule and factor against those meant; True where the base has been judged with them."""
+    meant, factor, base = wanted.get("schedule"), wanted.get("factor"), wanted.get("base")
+    if meant == "dynamic_ntk":
+        return False
+    if meant == "ntk_aware":
+        return _check_ntk(report, fitted, width, factor, base)
+    if meant is not None and meant not in fitted.names:
+        if fitted.name == "none" and not (meant == "longrope" and base is None):
+            seen = f"No scaling is applied: the frequencies are those of base {number(fitted.base or 0)}."
+            cause = "rope_scaling is read and not used, or not read at all. Short inputs hide it."
+            report.wrong("schedule-ignored", seen, cause, "14" if meant == "llama3" else "16")
+        elif meant != "longrope":
+            report.wrong(
+                "schedule",
+                f"The frequencies follow {' or '.join(fitted.names)}, not {meant}.",
+                "A rope_type is read as another one, or its ramp is laid out in other units.",
+                "16",
+            )
+        return True
+    if factor is not None and fitted.name != "free" and not same(fitted.factor, factor, 1e-4) and fitted.name != "none":
+        twice = same(fitted.factor, factor**2, 1e-4)
+        report.wrong(
+            "factor-twice" if twice else "factor",
+            f"Slow pairs are slowed by {number(fitted.factor)}; {number(float(factor))} was expected"
+            + (": the factor is applied twice." if twice else "."),
+            "Positions are divided and frequencies as well." if twice else "Another factor is read from the file.",
+            "16",
+        )
+    elif factor is not None and factor != 1 and fitted.name == "none" and meant is None:
+        seen = f"No scaling by {number(float(factor))}: the first frequency is 1, the base {number(fitted.base or 0)}."
+        report.wrong("schedule-ignored", seen, "rope_scaling is read and not used.", "16")
+    return False
+
+
+def _check_ntk(report: Report, fitted: Fit, width: int, factor: float | None, base: float | None) -> bool:
+    """NTK-aware scaling is a change of base, so it shows only against the base that it starts from."""
+    if fitted.base is None or base is None or fitted.name != "none":
+        return fitted.name == "none"  # against no base, any base may be scaled
+    if factor is None:
+        report.facts["factor"] = (fitted.base / base) ** ((width - 2) / width)
+        return True
+    right = base * factor ** (width / (width - 2))
+    if same(fitted.base, right):
+        return True
+    causes = {
+        base: ("schedule-ignored", "The scaling is read and not used."),
+        base * factor: ("exponent-dropped", "The base is multiplied by s and not by s^(d/(d−2))."),
+    }
+    seen = (
+        f"The base is {number(fitted.base)}; NTK-aware scaling of {number(base)} by {number(factor)} gives "
+        f"{number(right)}."
+    )
+    code, cause = next(
+        (found for value, found in causes.items() if same(fitted.base, value)),
+        ("base", "Another factor or base is read."),
+    )
+    report.wrong(code, seen, cause, "16")
+    return True
+
+
+def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[str, Any], chapter: str) -> None:
+    """The base against the one meant, with the slips that make one of the other."""
+    base, meant = fitted.base, wanted.get("base")
+    if base is None:
+        return
+    step = 2 * math.log(base) / width  # ln of the ratio of neighbours
+    if abs(step - round(step)) < 1e-6 and round(step) > 0 and (meant is None or not same(base, meant)):
+        report.wrong(
+            "exponent-floored",
+            f"Each frequency is the one before times exp(−{round(step)}), whatever the base.",
+            "−log(base) / d // 2 is (−log(base) / d) // 2, which is floored to a whole number.",
+            "04",
+        )
+        return
+    if meant is None or same(base, meant):
+        return
+    n = width // 2
+    causes = [
+        *_over_head(meant, width, dim),
+        (meant**0.5, "exponent-halved", "The exponent is i/d and not 2i/d: a pair's index is taken for a channel's."),
+        (meant**2, "exponent-doubled", "The exponent is 4i/d and not 2i/d: the index is doubled twice."),
+    ]
+    if n > 1:
+        causes.append(
+            (meant ** (n / (n - 1)), "exponent-divisor", "The exponent is i/(d/2 − 1), as in tensor2tensor's table.")
+        )
+    causes.append((10000.0, "base", "The configuration's base is dropped, and the default 10,000 is used."))
+    code, cause = next(
+        ((code, cause) for value, code, cause in causes if same(base, value)),
+        ("base", "Another model's base, or a schedule that changes it: NTK-aware scaling does."),
+    )
+    report.wrong(
+        code,
+        f"The frequencies are those of base {number(base)}; {number(float(meant))} was expected. The slowest pair "
+        f"turns {number(float(np.exp((1 - 1 / n) * (math.log(meant) - math.log(base)))))} times as fast as it should.",
+        cause,
+        chapter if code != "base" else "14" if chapter == "16" else chapter,
+    )
+
+
+def _over_head(meant: float, width: int, dim: int) -> list[tuple[float, str, str]]:
+    """The slip that partial rotary has: with half of the channels turned it looks like an exponent i/d."""
+    cause = "The exponent runs over the head and not over the rotated channels."
+    return [(meant ** (width / dim), "exponent-width", cause)] if width < dim else []

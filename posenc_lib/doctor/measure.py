@@ -1,0 +1,144 @@
+"""Measure a map by what it does to unit vectors, and read angles off it. Everything measured is a numpy array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+class RefusedError(Exception):
+    """The function raised, or returned something of another shape."""
+
+
+def call(fn: Callable[..., Any], *arguments: Any) -> Tensor:
+    """fn(*arguments) as a tensor; whatever goes wrong inside is a refusal, not an error of ours."""
+    try:
+        with torch.no_grad():
+            result = fn(*arguments)
+    except Exception as error:
+        raise RefusedError(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}") from error
+    if not isinstance(result, Tensor):
+        raise RefusedError(f"a {type(result).__name__} was returned, not a tensor")
+    return result
+
+
+class Rotary:
+    """A function (x, positions) → x′, as a matrix for each position.
+
+    The unit vectors lie along the batch axis, so that tokens, positions and shapes are those of an ordinary call.
+    """
+
+    def __init__(self, fn: Callable[..., Any], dim: int, token_axis: int) -> None:
+        self.fn, self.dim, self.token_axis, self.dtype, self.dims = fn, dim, token_axis, torch.float64, 4
+        self._settle()
+
+    def _settle(self) -> None:
+        """Find the shape of x and the dtype that the function takes: the library's first."""
+        refusals = []
+        for dtype in (torch.float64, torch.float32):
+            for dims in (4, 3, 2):
+                self.dtype, self.dims = dtype, dims
+                try:
+                    self.matrices(range(5))
+                    return
+                except RefusedError as refusal:
+                    refusals.append(str(refusal))
+        raise RefusedError(refusals[0])
+
+    def apply(self, x: Tensor, positions: Sequence[int] | Tensor) -> Tensor:
+        y = call(self.fn, x, torch.as_tensor(positions))
+        if y.shape != x.shape:
+            raise RefusedError(f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}")
+        return y
+
+    def vectors(self, x: Tensor, positions: Sequence[int]) -> Tensor:
+        """Vectors x (N, d), each at all the positions → (N, T, d)."""
+        tokens = x[:, None].expand(-1, len(positions), -1).clone()
+        if self.dims == 2:
+            return torch.stack([self.apply(each, positions) for each in tokens])
+        if self.dims == 3:
+            return self.apply(tokens, positions)
+        axis = 2 if self.token_axis == 1 else 1
+        return self.apply(tokens.unsqueeze(axis), positions).squeeze(axis)
+
+    def matrices(self, positions: Sequence[int], dtype: torch.dtype | None = None) -> Array:
+        """The matrix of the map at each position: (T, out, in)."""
+        unit = torch.eye(self.dim, dtype=dtype or self.dtype)
+        return self.vectors(unit, positions).double().permute(1, 2, 0).numpy()
+
+
+def other_axis(fn: Callable[..., Any], dim: int) -> bool:
+    """Whether x (B, H, T, d) is turned by its place on the axis of the heads and not by that of the tokens."""
+    size = 7 if dim != 7 else 5
+    for dtype in (torch.float64, torch.float32):
+        try:
+            y = call(fn, torch.ones(2, size, size, dim, dtype=dtype), torch.arange(size))
+        except RefusedError:
+            continue
+        if y.shape != (2, size, size, dim):
+            return False
+        moved = [float((y.narrow(axis, 1, size - 1) - y.narrow(axis, 0, 1)).abs().max()) for axis in (1, 2)]
+        return moved[0] > 1e-6 and moved[1] <= 1e-9
+    return False
+
+
+def wrap(angle: Array | float) -> Array:
+    """An angle in (−π, π]."""
+    return np.asarray(np.angle(np.exp(1j * np.asarray(angle, dtype=float))))
+
+
+def speeds(z: Array) -> tuple[Array, Array]:
+    """Frequencies and first angles of hands z (T, n) at consecutive positions."""
+    angles = np.unwrap(np.angle(z), axis=0)
+    return (angles[-1] - angles[0]) / (len(z) - 1), np.angle(z[0])
+
+
+def displacement(difference: Array, frequencies: Array, tolerance: float) -> float | None:
+    """The number of positions δ that explains differences of angle in all pairs, ω_i δ; None if there is none.
+
+    From the slowest pair, which knows large δ roughly, to the fastest, which knows it precisely.
+    """
+    order = np.argsort(np.abs(frequencies))
+    order = order[np.abs(frequencies[order]) > 1e-12]
+    delta = 0.0
+    for i in order:
+        delta += float(wrap(difference[i] - frequencies[i] * delta)) / float(frequencies[i])
+    misfit = np.abs(wrap(difference - frequencies * delta)).max()
+    return delta if misfit < tolerance else None
+
+
+def rounded(values: Array | float, dtype: torch.dtype) -> Array:
+    """Values as they are in another dtype."""
+    return torch.as_tensor(np.asarray(values, dtype=float)).to(dtype).double().numpy()
+
+
+@dataclass
+class Model:
+    """What was read off the positions near 0: pairs, the angle ω p + φ of each, and the factor on its length."""
+
+    pairs: Array  # (n, 2) input channels
+    rows: Array  # (d,) output channel where input channel j is kept
+    frequencies: Array  # (n,) signed, modulo 2π
+    first: Array  # (n,)
+    factor: float = 1.0
+
+    def hands(self, matrices: Array) -> tuple[Array, Array]:
+        """The rotations that the two rows of each pair show: c + is, twice (T, n), equal in a rotation."""
+        m = matrices[:, self.rows]
+        a, b = self.pairs.T
+        return m[:, a, a] - 1j * m[:, a, b], m[:, b, b] + 1j * m[:, b, a]
+
+    def angles(self, positions: Any) -> Array:
+        return np.asarray(positions, dtype=float)[:, None] * self.frequencies + self.first
+
+    def difference(self, matrices: Array, positions: Any) -> Array:
+        """Measured minus expected angles, (T, n)."""
+        return wrap(np.angle(self.hands(matrices)[0]) - self.angles(positions))

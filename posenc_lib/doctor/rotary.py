@@ -1,0 +1,331 @@
+"""Diagnose a function (x, positions) → x′."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from posenc_lib.doctor.calls import NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
+from posenc_lib.doctor.frequency_checks import check_frequencies
+from posenc_lib.doctor.measure import Array, Model, Rotary, displacement, other_axis, speeds
+from posenc_lib.doctor.report import Report, listed, number
+from posenc_lib.doctor.schedules import Fit, same, unaliased
+
+
+def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis: int, wanted: dict[str, Any]) -> None:
+    """Measure the map near position 0, read its conventions off, then try other calls and far positions."""
+    if token_axis != 1 and other_axis(fn, dim):
+        report.wrong(
+            "axis",
+            "With x of shape (B, H, T, d), all tokens of a head are turned alike and the heads differently.",
+            "The table is broadcast along axis 1: the function was written for (B, T, H, d). Transpose, or give "
+            "token_axis=1 if that shape is meant.",
+            "notation",
+        )
+        token_axis = 1
+    rotary = Rotary(fn, dim, token_axis)
+    near = rotary.matrices(range(NEAR))
+    if not np.isfinite(near).all():
+        report.wrong("not-finite", "Some outputs are not finite.", "Uninitialised or overflowing tables.", "20")
+        return
+    _check_linear(report, rotary, near)
+    model = _pairs(report, near, wanted)
+    if model is None or not _check_rows(report, model, near, wanted):
+        return
+    check_calls(report, rotary, model, near)
+    fitted = _frequencies(report, model, dim, wanted)
+    changed = check_far(report, rotary, model, fitted, wanted)
+    check_low_precision(report, rotary, model, changed)
+    check_batch(report, rotary, near)
+    check_memory(report, rotary, near)
+
+
+def _check_linear(report: Report, rotary: Rotary, near: Array) -> None:
+    """The matrices say what happens to every x, and x itself is left as it was."""
+    x = torch.randn(1, rotary.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(rotary.dtype)
+    expected = near @ x[0].double().numpy()
+    error = np.abs(rotary.vectors(x, range(NEAR))[0].double().numpy() - expected).max()
+    if error > 1e-4:
+        report.wrong(
+            "not-linear",
+            f"A vector is not turned as the unit vectors it is made of: off by {number(float(error))}.",
+            "The function normalises, clips or mixes tokens, or depends on the calls before.",
+            "10",
+        )
+    tokens = x[:, None] if rotary.dims == 3 else x if rotary.dims == 2 else x[:, None, None]
+    before = tokens.clone()
+    rotary.apply(tokens, [3])
+    if not torch.equal(tokens, before):
+        report.wrong(
+            "in-place",
+            "The function changes the x that it is given.",
+            "Halves of x are views: writing to one overwrites what the other still needs. Make a new tensor.",
+            "10",
+        )
+
+
+def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
+    """Which channels are turned together, and whether they come out where they went in."""
+    dim = near.shape[-1]
+    at_zero = np.abs(near[0])
+    rows = at_zero.argmax(0)
+    permuted = (np.abs(at_zero.max(0) - at_zero.max()) < 1e-6).all() and (np.sort(at_zero, 0)[:-1] < 1e-6).all()
+    if not (permuted and len(set(rows)) == dim):
+        rows = np.arange(dim)
+    strength = np.abs(near[:, rows]).max(0) * (1 - np.eye(dim))
+    linked = (strength > 1e-14) | (strength.T > 1e-14)
+    if not linked.any():
+        report.wrong(
+            "no-rotation",
+            f"At positions 0 … {NEAR - 1} no channel turns.",
+            "Positions are read from another axis of x, whose size is 1, or the rotation is never applied.",
+            "10",
+        )
+        return None
+    if linked.sum(0).max() > 1:
+        channel = int(linked.sum(0).argmax())
+        report.wrong(
+            "mixed",
+            f"Channel {channel} is mixed with {linked[channel].sum()} others; in a rotation each has one partner.",
+            "The input is split into pairs in one layout and the output joined in another.",
+            "10",
+        )
+        return None
+    a = np.flatnonzero(linked.any(0) & (linked.argmax(0) > np.arange(dim)))
+    pairs = np.stack((a, linked.argmax(0)[a]), 1)
+    layout = _layout(pairs, dim)
+    report.facts["layout"] = layout
+    if (rows != np.arange(dim)).any():
+        report.facts["layout"] = f"{layout} in, {_layout(np.sort(rows[pairs], 1), dim)} out"
+        moved = f"Channels come out in another order: channel 1 becomes channel {rows[1]}, even at position 0."
+        if wanted.get("layout") is None:
+            report.notes.append(
+                moved + " Scores are right if query and key are both treated so, as in DeepSeek-V3's code; the "
+                "vectors are not those of either layout."
+            )
+        else:
+            report.wrong("order", moved, "Pairs are split in one layout and joined in another.", "10")
+    elif wanted.get("layout") not in (None, layout) and not (len(pairs) == 1 and pairs[0, 1] == pairs[0, 0] + 1):
+        report.wrong(
+            "layout",
+            f"Channel 0 is paired with channel {pairs[0, 1]}: the layout is {layout}, not {wanted['layout']}.",
+            "Two published layouts differ by a permutation of channels. Convert the weights once "
+            "(convert_projection), or pair the other way.",
+            "10",
+        )
+    _width(report, pairs, near, rows, layout, wanted)
+    zeros = np.zeros(len(pairs))
+    return Model(pairs, rows, zeros, zeros)
+
+
+def _layout(pairs: Array, dim: int) -> str:
+    (a, b), n = pairs.T, len(pairs)
+    if (b - a == 1).all() and ((a - a[0]) % 2 == 0).all():
+        return "interleaved"
+    run = (a == a[0] + np.arange(n)).all()
+    return "half" if run and ((b - a == n).all() or (b - a == dim // 2).all()) else "other"
+
+
+def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, wanted: dict[str, Any]) -> None:
+    """How many channels turn; whether the others pass through."""
+    dim, turned = near.shape[-1], pairs.size
+    spread = layout == "half" and turned < dim and (pairs[:, 1] - pairs[:, 0] == dim // 2).all()
+    where = "" if pairs.min() == 0 else f", from channel {pairs.min()} on"
+    report.facts["rotated channels"] = f"{turned} of {dim}{where}"
+    rest = np.setdiff1d(np.arange(dim), pairs)
+    kept = near[:, rows][:, rest, rest]
+    if len(rest) and np.abs(kept - 1).max() > 1e-12:
+        report.wrong(
+            "tail",
+            f"Channels that don't turn are changed, too: multiplied by {listed([kept.min(), kept.max()])}.",
+            "An attention factor, or a cast, is applied to all channels and not to the rotated ones.",
+            "11",
+        )
+    expected = wanted.get("rotary_dim")
+    if expected is not None and (turned != expected or spread):
+        report.wrong(
+            "rotary-width",
+            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {expected} were expected to.",
+            "Frequencies or pairs are built over the width of the head and not over the rotated channels, or a "
+            "partial_rotary_factor is not read.",
+            "11",
+        )
+    elif spread:
+        report.notes.append(
+            f"Pairs reach over the whole head (i, i + {dim // 2}) though only {turned} channels turn. That is p-RoPE; "
+            "partial rotary pairs channels within the rotated part."
+        )
+
+
+def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any]) -> bool:
+    """Both rows of a pair show one rotation of constant length; False where frequencies would mean nothing."""
+    first, second = model.hands(near)
+    lengths = np.abs(np.concatenate((first, second), 1))
+    norm = f"Lengths are multiplied by {number(float(lengths.min()))} … {number(float(lengths.max()))}. "
+    if np.abs(first - second.conj()).max() < 1e-5 < np.abs(first - second).max():
+        report.wrong(
+            "sine-sign",
+            "Both rows of a pair have the sine with one sign: a reflection, not a rotation. Two of them do not add "
+            "their angles, so scores don't depend on the offset alone.",
+            "A minus is missing in rotate_half, or stands before both halves.",
+            "10",
+        )
+        return False
+    if np.abs(first - second).max() > 1e-5:
+        _tables(report, model, first, second)
+        return False
+    model.factor = float(lengths.mean())
+    if np.ptp(lengths) > 1e-4 * model.factor:
+        cosine, sine = np.abs(first.real).max(), np.abs(first.imag[:, 0]).max()
+        grows = lengths.mean(1)
+        if np.ptp(lengths, axis=1).max() < 1e-4 * model.factor or np.abs(np.diff(grows)).min() > 1e-5:
+            seen = norm + "The factor changes from position to position."
+            cause = "A decay such as xPos's, whose key gets the inverse. Alone it makes scores depend on positions."
+        elif abs(cosine / sine - 1) > 0.03:
+            seen = norm + f"Cosines reach {number(float(cosine))}, sines {number(float(sine))}."
+            cause = "The attention factor multiplies one of the two tables only."
+        else:
+            seen, cause = norm + "The factor differs between pairs.", "A scale is laid out for another pairing."
+        report.wrong("norm", seen, cause, "10")
+        return False
+    model.frequencies, model.first = speeds(first)
+    return True
+
+
+def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
+    """The two rows of a pair have different angles: whose frequency does each channel have?"""
+    of_channel = np.zeros(int(model.pairs.max()) + 1)
+    of_channel[model.pairs[:, 0]], of_channel[model.pairs[:, 1]] = speeds(first)[0], speeds(second)[0]
+    used = of_channel[np.sort(model.pairs.ravel())]
+    n = len(model.pairs)
+    lengths = np.abs(speeds(first)[0] - speeds(second)[0])
+    table = "unknown"
+    if np.abs(np.abs(used[:n]) - np.abs(used[n:])).max() < 1e-4:
+        table = "half"
+    elif np.abs(np.abs(used[::2]) - np.abs(used[1::2])).max() < 1e-4:
+        table = "interleaved"
+    pairing = report.facts["layout"]
+    if table not in ("unknown", pairing):
+        report.wrong(
+            "tables-mixed",
+            f"Channels are paired in the {pairing} layout, but the table of angles is in the {table} one: the two "
+            f"channels of a pair turn at speeds that differ by up to {number(float(lengths.max()))} a position, so "
+            "lengths are not kept.",
+            f"cat((angles, angles)) belongs to half, repeat_interleave to interleaved; here {pairing} pairs meet the "
+            "other one.",
+            "10",
+        )
+    else:
+        report.wrong(
+            "norm",
+            "The two rows of a pair show different rotations, so lengths are not kept and scores are not relative.",
+            "Cosines and sines come from different tables, or one of them has another sign or order.",
+            "10",
+        )
+
+
+def _frequencies(report: Report, model: Model, dim: int, wanted: dict[str, Any]) -> Fit:
+    """Direction, schedule, base, attention factor and first position."""
+    turning = np.flatnonzero(np.abs(model.frequencies) > 1e-12)
+    sign = float(np.sign(model.frequencies[turning[-1]]))
+    direction = "counter-clockwise" if sign > 0 else "clockwise"
+    report.facts["direction"] = direction
+    if wanted.get("direction") not in (None, direction):
+        report.wrong(
+            "direction",
+            f"Channel 0 turns towards {'' if sign > 0 else 'minus '}channel {model.pairs[0, 1]}: {direction}.",
+            "The signs of the two sines are exchanged. Query and key both so is the mirror image, past for future; "
+            "one of them so is no relative score.",
+            "10",
+        )
+    speeds_ = unaliased(sign * model.frequencies)
+    whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all()
+    prope = wanted.get("schedule") == "proportional" and report.facts["layout"] == "interleaved"
+    width = dim if whole_head or prope else model.pairs.size
+    padded = np.zeros(width // 2)
+    padded[: len(speeds_)] = speeds_
+    if (speeds_ <= 0).any():
+        report.wrong(
+            "mixed-direction",
+            f"{int((speeds_ <= 0).sum())} of {len(speeds_)} pairs turn the other way.",
+            "Signs are laid out for another pairing, or angles overflow.",
+            "10",
+        )
+        return Fit(("free",))
+    fitted = check_frequencies(report, padded, width, dim, wanted, rotary=True)
+    if width < dim and fitted.base is not None:
+        report.notes.append(
+            f"Over all {dim} channels the same frequencies are those of base {number(fitted.base ** (dim / width))}, "
+            "in p-RoPE, where slow pairs stand still."
+        )
+    _check_factor(report, model.factor, fitted, wanted)
+    _check_first(report, model, wanted)
+    model.frequencies = sign * speeds_
+    return fitted
+
+
+def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any]) -> None:
+    """The factor on cos and sin against the one that the schedule has."""
+    a = round(a, 9) if abs(a - 1) > 1e-6 else 1.0
+    report.facts["attention factor"] = a
+    expected = wanted.get("attention_factor")
+    scaled = "yarn" in fitted.names or "yarn_released" in fitted.names
+    usual = 0.1 * math.log(fitted.factor) + 1 if scaled and fitted.factor >= 1 else None
+    single = expected if expected is not None else usual
+    if single is not None and single != 1 and same(a, single**2, 1e-5):
+        report.wrong(
+            "factor-twice",
+            f"Vectors are lengthened by {number(a)}, the square of the attention factor {number(single)}; scores then "
+            "grow by its fourth power.",
+            "The factor is in the table already and multiplied on again.",
+            "16",
+        )
+    elif expected is not None and not same(a, expected, 1e-5):
+        report.wrong(
+            "attention-factor",
+            f"Vectors are lengthened by {number(a)}; {number(float(expected))} was expected.",
+            "YaRN has two magnitudes: one on cos and sin (with mscale and mscale_all_dim, their quotient), another on "
+            "the softmax scale. One was taken for the other, or left out.",
+            "16",
+        )
+    elif expected is None and a != 1 and not scaled and "free" not in fitted.names:
+        report.wrong(
+            "norm",
+            f"Every rotated vector is multiplied by {number(a)}, and the frequencies have no schedule with a factor.",
+            "A left-over attention factor, or a scale that belongs to the softmax. Give attention_factor= if it is "
+            "meant.",
+            "10",
+        )
+    elif expected is None and usual is not None and a != 1 and not same(a, usual, 1e-5):
+        report.notes.append(
+            f"The attention factor is {number(a)}; YaRN's for a factor of {number(fitted.factor)} is {number(usual)}."
+        )
+
+
+def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
+    """The angle at position 0."""
+    delta = displacement(model.first, model.frequencies, 1e-3)
+    if delta is not None and abs(delta - round(delta)) < 1e-3:
+        delta = float(round(delta))
+    report.facts["first position"] = delta
+    expected = float(wanted.get("offset") or 0)
+    if delta is None:
+        report.wrong(
+            "first-position",
+            f"Position 0 turns vectors, by up to {number(float(np.abs(model.first).max()))} rad, and no shift of the "
+            "positions explains it.",
+            "A constant phase in the table.",
+            "notation",
+        )
+    elif not same(delta, expected, 1e-3) and abs(delta - expected) > 1e-3:
+        report.wrong(
+            "first-position",
+            f"Position 0 is turned as position {number(delta)}"
+            + ("." if expected == 0 else f", not as {number(expected)}."),
+            "Counting from 1, or an offset added twice. Scores are right only if query and key are both shifted so.",
+            "notation",
+        )

@@ -1,0 +1,169 @@
+"""Diagnose a function positions → table of sines and cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from posenc_lib.doctor.frequency_checks import check_frequencies
+from posenc_lib.doctor.measure import Array, RefusedError, call, displacement, rounded, speeds, wrap
+from posenc_lib.doctor.report import Report, number
+from posenc_lib.doctor.schedules import round_number
+
+NEAR = 64
+FAR = (257, 1003, 4093)
+
+
+def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dict[str, Any]) -> None:
+    """Find the pairs of sines and cosines, then judge their frequencies as those of a rotation."""
+    near = _table(fn, range(NEAR), dim)
+    found = _layout(near)
+    if found is None:
+        lengths = np.hypot(near[:, : dim // 2], near[:, dim // 2 : 2 * (dim // 2)])
+        report.wrong(
+            "tables-mixed",
+            "No layout makes channels pairs of a sine and a cosine of one angle: sin² + cos² is up to "
+            f"{number(float((lengths**2).max()))} in halves.",
+            "Sines and cosines are made from frequencies in different order, or from an index that skips.",
+            "04",
+        )
+        return
+    layout, first, sines, cosines = found
+    report.facts["layout"] = layout
+    report.facts["first in a pair"] = first
+    if wanted.get("layout") not in (None, layout):
+        report.wrong(
+            "layout",
+            f"The layout is {layout}, not {wanted['layout']}.",
+            "The paper interleaves sines and cosines; much code has all of one before all of the other.",
+            "04",
+        )
+    count = len(sines)
+    hands = near[:, cosines[:count]] + 1j * near[:, sines[:count]]
+    frequencies, phase = speeds(hands)
+    _shift(report, phase, frequencies, wanted)
+    width = _width(frequencies, dim)
+    if width != dim:
+        report.facts["form"] = "tensor2tensor (the last frequency is 1/base)"
+        report.facts["base"] = float(frequencies[0] / frequencies[-1])
+        if wanted.get("base") is not None and abs(report.facts["base"] / wanted["base"] - 1) > 2e-5:
+            check_frequencies(report, frequencies, 2 * count, dim, wanted, rotary=False)
+    else:
+        check_frequencies(report, frequencies, dim, dim, wanted, rotary=False)
+    _calls(report, fn, dim, near, frequencies)
+    _far(report, fn, dim, cosines[:count], sines[:count], frequencies, phase)
+    _odd(report, fn, dim, near, wanted)
+
+
+def _table(fn: Callable[..., Any], positions: Any, dim: int) -> Array:
+    at = torch.as_tensor(positions)
+    result = call(fn, at)
+    while result.dim() > 2 and result.shape[0] == 1:
+        result = result[0]
+    if result.shape != (len(at), dim):
+        raise RefusedError(f"{len(at)} positions gave shape {tuple(result.shape)}, not ({len(at)}, {dim})")
+    return result.double().numpy()
+
+
+def _layout(near: Array) -> tuple[str, str, Array, Array] | None:
+    """The layout in which the two channels of each pair are a hand of length 1, and which one is the sine."""
+    dim = near.shape[1]
+    even, half = np.arange(dim // 2), dim // 2
+    ways = {"interleaved": (2 * even, 2 * even + 1), "concatenated": (even, dim - half + even)}
+    if dim % 2:
+        ways["concatenated, odd channel last"] = (even, half + even)
+    for layout, (first, second) in ways.items():
+        if np.abs(np.hypot(near[:, first], near[:, second]) - 1).max() > 1e-4:
+            continue
+        turn = float(np.median(speeds(near[:, second] + 1j * near[:, first])[0][: max(1, half // 2)]))
+        if turn > 0:
+            return layout.partition(",")[0], "sine", first, second
+        return layout.partition(",")[0], "cosine", second, first
+    return None
+
+
+def _width(frequencies: Array, dim: int) -> int:
+    """The d of the exponent 2i/d: the table's, or two less where the last frequency is 1/θ with a round θ."""
+    if len(frequencies) < 3 or frequencies.min() <= 0:
+        return dim
+    ratio = float(frequencies[0] / frequencies[-1])
+    plain = ratio ** (dim / (2 * (len(frequencies) - 1)))
+    return 2 * (len(frequencies) - 1) if round_number(ratio) and not round_number(plain) else dim
+
+
+def _shift(report: Report, phase: Array, frequencies: Array, wanted: dict[str, Any]) -> None:
+    delta = displacement(phase, frequencies, 1e-3)
+    if delta is not None and abs(delta - round(delta)) < 1e-3:
+        delta = float(round(delta))
+    report.facts["first position"] = delta
+    expected = float(wanted.get("offset") or 0)
+    if delta is None or abs(delta - expected) > 1e-3:
+        what = "has a phase" if delta is None else f"is that of position {number(delta)}"
+        report.wrong(
+            "first-position",
+            f"The row of position 0 {what}.",
+            "Counting from 1, or rows reserved for padding (fairseq begins at padding_idx + 1).",
+            "04",
+        )
+
+
+def _calls(report: Report, fn: Callable[..., Any], dim: int, near: Array, frequencies: Array) -> None:
+    """The rows of given positions, whatever else is asked."""
+    for given in (range(7, 7 + NEAR), range(9, 10), [12, 3, 4, 9, 0, 0, 5]):
+        at = [p for p in given if p < NEAR]
+        rows = _table(fn, given, dim)[: len(at)]
+        if np.abs(rows - near[at]).max() > 1e-4:
+            ignored = np.abs(rows - near[: len(at)]).max() < 1e-4
+            report.wrong(
+                "offset-ignored" if ignored else "cache-offset",
+                f"Positions {at[0]}, … gave other rows than before"
+                + (": those of 0, 1, …; the positions given are not used." if ignored else "."),
+                "Rows are counted off a shape. With a cache, every new token is then at position 0.",
+                "20",
+            )
+            break
+    if np.abs(_table(fn, range(NEAR), dim) - near).max() > 1e-6:
+        report.wrong("remembers", "The first call, repeated, gives another table.", "A table is cached.", "20")
+
+
+def _far(
+    report: Report,
+    fn: Callable[..., Any],
+    dim: int,
+    cosines: Array,
+    sines: Array,
+    frequencies: Array,
+    phase: Array,
+) -> None:
+    """Positions that 16 bits can't tell apart."""
+    for start in FAR:
+        positions = np.arange(start, start + 4)
+        try:
+            rows = _table(fn, positions.tolist(), dim)
+        except RefusedError as refusal:
+            report.notes.append(f"Positions from {start:,} on are refused: {refusal}.")
+            return
+        angles = positions[:, None] * frequencies + phase
+        hands = rows[:, cosines] + 1j * rows[:, sines]
+        off = float(np.abs(hands - np.exp(1j * angles)).max())
+        if off < 0.03:
+            frequencies = frequencies + (wrap(np.angle(hands) - angles) / positions[:, None]).mean(0)
+            continue
+        for dtype in (torch.bfloat16, torch.float16):
+            read = rounded(positions, dtype)[:, None] * frequencies + phase
+            if np.abs(hands - np.exp(1j * read)).max() < 0.03:
+                seen = f"Positions from {start:,} on are rounded to {str(dtype)[6:]}: rows are off by {number(off)}."
+                break
+        else:
+            seen = f"Rows from position {start:,} on are off by up to {number(off)}."
+        cause = "Positions or angles are made in the model's dtype. Make them in float64 and cast the table last."
+        report.wrong("low-precision", seen, cause, "20")
+        return
+
+
+def _odd(report: Report, fn: Callable[..., Any], dim: int, near: Array, wanted: dict[str, Any]) -> None:
+    if dim % 2 and np.abs(near[:, -1]).max() < 1e-12:
+        report.notes.append("The width is odd and the last channel is 0, as in tensor2tensor.")

@@ -1,0 +1,7 @@
+"""The peers live in an environment of their own, which `make parity` makes: elsewhere there is nothing to collect."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+collect_ignore = [] if find_spec("transformers") and find_spec("x_transformers") else ["test_parity.py"]
