@@ -78,12 +78,19 @@ def add_diff(commands: Any) -> None:
     parser.epilog = "example: python -m posenc_lib diff llama-3-8b llama-3.1-8b"
 
 
+def add_doctor(commands: Any) -> None:
+    """`doctor`."""
+    from posenc_lib.doctor import add_parser
+
+    add_parser(commands)
+
+
 # Each adds one command; a new command is a function here.
-COMMANDS: tuple[Callable[[Any], None], ...] = (add_inspect, add_list, add_diff)
+COMMANDS: tuple[Callable[[Any], None], ...] = (add_inspect, add_list, add_diff, add_doctor)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 if it went well, 2 for an error, which is one line."""
+    """Run one command; 0 if it went well, 1 if the doctor finds a fault, 2 for an error, which is one line."""
     parser = OneLineParser(
         "python -m posenc_lib",
         description=(__doc__ or "").split(":")[0] + ".",
@@ -94,14 +101,15 @@ def main(arguments: list[str] | None = None) -> int:
         add(commands)
     given = parser.parse_args(arguments)
     try:
-        given.run(given)
+        status = given.run(given) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        status = 0
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, TypeError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    return 0
+    return status
 
 
 def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], about: str) -> Any:
