@@ -79,7 +79,7 @@ def train(
         logits = model(tokens, positions(length, generator))
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
