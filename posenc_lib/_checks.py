@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -56,6 +57,20 @@ def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
     if value not in valid:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, valid))}; got {value!r}")
     return cast(str, value)
+
+
+def listed(name: str, value: Any) -> list[Any]:
+    """The entries of `value` if it is a sequence of them, and no text."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a sequence of numbers, got {value!r}")
+    return list(value)
+
+
+def called(name: str, value: Any) -> Any:
+    """`value` if it can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a callable, got {value!r}")
+    return value
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -154,6 +154,7 @@ def gemma3(layers: int, *, window: int = 1024, factor: float = 8.0) -> tuple[Lay
     Source: gemma3
     Chapter: 14
     """
+    _checks.whole_number("window", window, least=1)
     far = Layer(1_000_000.0, schedule=partial(linear_interpolation, factor=factor))
     far.rope(2)  # raises now rather than in the first forward
     return _every(6, layers, Layer(10_000.0, window=window), far)
@@ -181,6 +182,7 @@ def llama4(
     Source: llama4
     Chapter: 14
     """
+    _checks.whole_number("chunk", chunk, least=1)
     return _every(4, layers, Layer(base, schedule=schedule, chunk=chunk), Layer(temperature=llama4_temperature))
 
 
@@ -223,6 +225,7 @@ def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...
     Source: yang2025
     Chapter: 18
     """
+    _checks.whole_number("window", window, least=1)
     return _every(4, layers, Layer(base, window=window), Layer())
 
 
@@ -283,11 +286,13 @@ def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
         plan: the layers of a model that was trained with rotations.
 
     Raises:
-        ValueError: no layer has a rotation to drop.
+        TypeError, ValueError: no tuple of layers; no layer has a rotation to drop.
 
     Source: gelberg2026
     Chapter: 18
     """
+    if not isinstance(plan, tuple) or not all(isinstance(layer, Layer) for layer in plan):
+        raise TypeError(f"plan must be a tuple of layers, got {plan!r}")
     if all(layer.base is None for layer in plan):
         raise ValueError("plan must have a layer with a rotation, got none")
     return tuple(replace(layer, base=None, schedule=unscaled) for layer in plan)

@@ -209,7 +209,7 @@ def timestamped(video: Vision, text: Sequence[int]) -> list[Block]:
     Chapter: 15
     """
     _check_vision("video", video)
-    if len(text) != video.frames:
+    if len(_checks.listed("text", text)) != video.frames:
         raise ValueError(f"text must have one number for each of the {video.frames} frames, got {len(text)}")
     frame = Vision(1, video.height, video.width)
     return [block for f, n in enumerate(text) for block in (_checks.whole_number(f"text[{f}]", n, least=1), frame)]
@@ -274,6 +274,8 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
     Source: qwen2-vl
     Chapter: 15
     """
+    if isinstance(padding, bool) or not isinstance(padding, int):
+        raise TypeError(f"padding must be an int, got {padding!r}")
     real = _checks.token_mask("mask", mask)
     counts = real.sum(-1).tolist()
     if len(rows) != len(counts):

@@ -227,6 +227,8 @@ def resized_grid(
     lengths, trained = _sizes("sizes", sizes), _sizes("reference", reference)
     if len(trained) != len(lengths):
         raise ValueError(f"reference must have {len(lengths)} axes as sizes has, got {len(trained)}")
+    if isinstance(offset, bool) or not isinstance(offset, (int, float)) or not math.isfinite(offset):
+        raise ValueError(f"offset must be a finite number, got {offset!r}")
     at = _grid(lengths, "cpu").to(torch.float64) + offset
     return _coordinates(at * _row(trained) / _row(lengths), dtype, device)
 
@@ -331,9 +333,10 @@ def jittered(
 
 
 def _sizes(name: str, sizes: Sequence[int]) -> list[int]:
-    if len(sizes) == 0:
+    lengths = _checks.listed(name, sizes)
+    if not lengths:
         raise ValueError(f"{name} must name the length of at least one axis, got none")
-    return [_checks.whole_number(f"{name}[{a}]", size, least=1) for a, size in enumerate(sizes)]
+    return [_checks.whole_number(f"{name}[{a}]", size, least=1) for a, size in enumerate(lengths)]
 
 
 def _grid(sizes: list[int], device: torch.device | str | None) -> Tensor:

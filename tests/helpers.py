@@ -163,9 +163,9 @@ def public() -> dict[str, Any]:
     """The public functions and classes by name: what a package lists in __all__, or what a module defines."""
     found = {}
     for info in pkgutil.iter_modules(posenc_lib.__path__):
-        module = import_module(f"posenc_lib.{info.name}")
         if info.name.startswith("_") or info.name == "figures":  # figures draw: test_figures.py has them
             continue
+        module = import_module(f"posenc_lib.{info.name}")
         names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
         for name in names:
             value = getattr(module, name)
@@ -187,6 +187,9 @@ def item(x: Tensor, index: Any) -> Tensor:
     given = sum(part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1 for part in index)
     given -= sum(part is None or part is Ellipsis for part in index)
     axis = 0
+    if sum(isinstance(part, Tensor) for part in index) > 1:  # several index tensors select together
+        places = [None if part == slice(None) else part for part in index if part is not Ellipsis]
+        return torch.ops.aten.index(x, [None] * (x.dim() - len(places)) * (index[0] is Ellipsis) + places)
     for part in index:
         if part is Ellipsis:
             axis += x.dim() - axis - given

@@ -6,16 +6,17 @@ compare the tables with what the library makes public.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cases import CASES, CONSTANTS, COORDINATES, ELSEWHERE, Case, Inputs
 from helpers import (
     HEADS,
     LENGTHS,
@@ -32,258 +33,57 @@ from helpers import (
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posenc_lib import scheme as schemes
-from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document, window
-from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
-from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
+from posenc_lib.attention import attention, causal
+from posenc_lib.embedding import sinusoidal
 from posenc_lib.frequencies import (
     cos_sin,
     inverse_frequencies,
-    octave_frequencies,
-    tensor2tensor_frequencies,
-    wavelengths,
 )
-from posenc_lib.positions import after_mask, arange, documents, from_mask, packed, relative
-from posenc_lib.rotary import RoPE, convert_layout, convert_projection
+from posenc_lib.positions import arange
+from posenc_lib.rotary import RoPE
 from posenc_lib.scheme import PositionScheme
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-Inputs = dict[str, Tensor]
 
-# What test_ledger.py, the zoo's page and the last test of this file look at: nothing here works on tensors.
-WITHOUT_TENSORS = {"ledger.Claim", "ledger.claims", "ledger.settles", "zoo.Entry", "zoo.encodings"}
-
-
-# ---- how to call everything with tensors
-
-
-@dataclass(frozen=True)
-class Case:
-    """A call with named tensors: `inputs(length, seed)` has positions as int64, masks as bool, the rest as float64.
-
-    `result` is the documented dtype of a floating-point result: "input" (that of the floating-point tensors given),
-    "at least float32", or "float32". `exact` is the same call in float64, where dtype is an argument. `noise` bounds
-    the error of the arithmetic, in roundings of the dtype that it is done in; rounding the result comes on top.
-    """
-
-    call: Callable[..., Any]
-    inputs: Callable[[int, int], Inputs]
-    result: str = "input"
-    exact: Callable[..., Any] | None = None
-    noise: Callable[[Inputs, Tensor], Tensor | float] = lambda inputs, exact: 0.0
-    floats: bool = True  # whether positions may be float32 or float64
-
-
-def at(length: int, seed: int) -> Tensor:
-    return arange(length, offset=11 * seed)
-
-
-def rows(length: int, seed: int) -> Tensor:
-    return torch.stack((at(length, seed), at(length, seed + 1)))
-
-
-def pair(length: int, seed: int) -> Inputs:
-    return {"q_positions": rows(length, seed), "k_positions": at(length, seed + 2)}
-
-
-def masks(length: int, seed: int) -> Inputs:
-    return {"mask": torch.arange(length).remainder(seed + 3).gt(0).expand(2, length)}
-
-
-def heads_of(length: int, seed: int) -> Inputs:
-    return {"x": normal(2, HEADS, length, WIDTH, seed=seed), "positions": rows(length, seed)}
-
-
-def q_and_k(length: int, seed: int) -> Inputs:
-    q, k = normal(2, HEADS, length, WIDTH, seed=seed), normal(2, HEADS // 2, length, WIDTH, seed=seed + 9)
-    return {"q": q, "k": k} | pair(length, seed)
-
-
-def q_k_and_v(length: int, seed: int) -> Inputs:
-    return {"v": normal(2, HEADS // 2, length, 3, seed=seed + 5)} | q_and_k(length, seed)
-
-
-def wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def rotate(rope: RoPE) -> Callable[..., Tensor]:
-    return lambda x, positions: rope(positions, wide(x))(x)
-
-
-def rotation_noise(inputs: Inputs, exact: Tensor) -> float:
-    """Four roundings (table, product, product, sum) of at most |a| + |b|."""
-    return 8 * max(float(x.abs().max()) for name, x in inputs.items() if name in "xqk")
-
-
-def score_noise(q: Tensor, k: Tensor) -> float:
-    """d products, their sum, the scale and the bias, as a relative error of the weights, above and below the bar."""
-    largest = float(q.abs().sum(-1).max() * k.abs().max()) * WIDTH**-0.5
-    return 2 * (WIDTH + 4) * largest
-
-
-def weights_noise(inputs: Inputs, exact: Tensor) -> Tensor:
-    return exact * (score_noise(inputs["q"], inputs["k"]) + exact.shape[-1] + 6)
-
-
-def attention_noise(inputs: Inputs, exact: Tensor) -> float:
-    length = inputs["k"].shape[2]
-    return float(inputs["v"].abs().max()) * (score_noise(inputs["q"], inputs["k"]) + 2 * length + 8)
-
-
-def with_table(module: nn.Module) -> Callable[..., Tensor]:
-    """The module as a function of its table and its positions."""
-    return lambda table, **positions: functional_call(module, {"table": table}, (), positions)
-
-
-def everywhere(q: Tensor, k: Tensor, v: Tensor, **positions: Tensor) -> Tensor:
-    """A scheme that fills every place of attention at once."""
-    rope = RoPE(inverse_frequencies(WIDTH))
-    scheme = PositionScheme(
-        "everywhere",
-        transform=rope.transform,
-        bias=partial(alibi, slopes=alibi_slopes(HEADS)),
-        scores=lambda q, k, m, n: q @ k.mT,
-        values=lambda weights, v, m, n: weights @ v,
-        mask=partial(window, size=4),
-        scale=0.5,
-    )
-    return attention(q, k, v, scheme=scheme, **positions)
-
-
-ROPE, HALF = RoPE(inverse_frequencies(WIDTH)), RoPE(inverse_frequencies(WIDTH // 2), layout="half")
-TABLE = LearnedEmbedding(64, WIDTH)
-T5 = {name: T5Bias(HEADS, bidirectional=name == "both", std=1.0) for name in ("both", "causal")}
-
-
-def t5_inputs(length: int, seed: int) -> Inputs:
-    return {"table": normal(32, HEADS, seed=seed)} | pair(length, seed)
-
-
-def table_inputs(length: int, seed: int) -> Inputs:
-    return {"table": normal(64, WIDTH, seed=seed), "positions": rows(length, seed)}
-
-
-CASES: dict[str, Case] = {
-    "positions.arange": Case(
-        lambda x: arange(x.shape[-1], offset=2, device=x.device),
-        lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)},
-    ),
-    "positions.packed": Case(
-        lambda x: packed([3, x.shape[-1]], device=x.device), lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)}
-    ),
-    "positions.documents": Case(
-        lambda x: documents([3, x.shape[-1]], device=x.device), lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)}
-    ),
-    "positions.from_mask": Case(partial(from_mask, first=2, padding=1), masks),
-    "positions.after_mask": Case(partial(after_mask, steps=3, first=2), masks),
-    "positions.relative": Case(relative, pair),
-    "frequencies.wavelengths": Case(
-        wavelengths,
-        lambda t, seed: {"frequencies": normal(t, seed=seed).exp()},
-        noise=lambda inputs, exact: 2 * exact,
-    ),
-    "frequencies.cos_sin": Case(
-        partial(cos_sin, frequencies=inverse_frequencies(WIDTH)),
-        lambda t, seed: {"positions": rows(t, seed)},
-        result="float32",
-        exact=partial(cos_sin, frequencies=inverse_frequencies(WIDTH), dtype=torch.float64),
-    ),
-    "embedding.sinusoidal": Case(
-        partial(sinusoidal, dim=9),
-        lambda t, seed: {"positions": rows(t, seed)},
-        result="float32",
-        exact=partial(sinusoidal, dim=9, dtype=torch.float64),
-    ),
-    "embedding.sinusoidal_tensor2tensor": Case(
-        partial(sinusoidal_tensor2tensor, dim=9),
-        lambda t, seed: {"positions": rows(t, seed)},
-        result="float32",
-        exact=partial(sinusoidal_tensor2tensor, dim=9, dtype=torch.float64),
-    ),
-    "embedding.LearnedEmbedding": Case(with_table(TABLE), table_inputs, floats=False),
-    "rotary.RoPE": Case(
-        lambda positions: (ROPE(positions).cos, ROPE(positions).sin),
-        lambda t, seed: {"positions": rows(t, seed)},
-        result="float32",
-        exact=lambda positions: (ROPE(positions, torch.float64).cos, ROPE(positions, torch.float64).sin),
-    ),
-    "rotary.RoPE, transform": Case(ROPE.transform, q_and_k, noise=rotation_noise),
-    "rotary.Rotation": Case(rotate(ROPE), heads_of, noise=rotation_noise),
-    "rotary.Rotation, partial and half": Case(rotate(HALF), heads_of, noise=rotation_noise),
-    "rotary.Rotation, shared positions": Case(
-        rotate(ROPE),
-        lambda t, seed: {"x": normal(t, WIDTH, seed=seed), "positions": at(t, seed)},
-        noise=rotation_noise,
-    ),
-    "rotary.Rotation, inverse": Case(
-        lambda x, positions: ROPE(positions, wide(x)).inverse()(x), heads_of, noise=rotation_noise
-    ),
-    "rotary.Rotation, product": Case(
-        lambda x, positions: ROPE(positions, wide(x)).after(ROPE(positions, wide(x)))(x),
-        heads_of,
-        # Two rounded tables, two products and a sum of at most 2 for each entry of the product, beside the rotation.
-        noise=lambda inputs, exact: 3 * rotation_noise(inputs, exact),
-    ),
-    "rotary.convert_layout": Case(
-        partial(convert_layout, source="half", target="interleaved"),
-        lambda t, seed: {"x": normal(2, HEADS, t, WIDTH, seed=seed)},
-    ),
-    "rotary.convert_projection": Case(
-        partial(convert_projection, heads=HEADS, source="interleaved", target="half", rotary_dim=6),
-        lambda t, seed: {"weight": normal(HEADS * WIDTH, t, seed=seed)},
-    ),
-    "bias.T5Bias": Case(with_table(T5["causal"]), t5_inputs, floats=False),
-    "bias.T5Bias, bidirectional": Case(with_table(T5["both"]), t5_inputs, floats=False),
-    "bias.t5_bucket": Case(
-        partial(t5_bucket, bidirectional=True),
-        lambda t, seed: {"relative_positions": at(t, seed) * 9},
-        floats=False,
-    ),
-    "bias.alibi": Case(
-        partial(alibi, slopes=alibi_slopes(3)),
-        pair,
-        result="float32",
-        exact=partial(alibi, slopes=alibi_slopes(3), dtype=torch.float64),
-        noise=lambda inputs, exact: 2 * exact.abs(),
-    ),
-    "attention.attention": Case(attention, q_k_and_v, noise=attention_noise),
-    "attention.attention_weights": Case(attention_weights, q_and_k, result="at least float32", noise=weights_noise),
-    "attention.causal": Case(causal, pair),
-    "attention.window": Case(partial(window, size=3), pair),
-    "attention.same_document": Case(
-        same_document, lambda t, seed: {"q_documents": rows(t, seed) // 3, "k_documents": rows(t, seed) // 3}
-    ),
-    "attention.real_keys": Case(real_keys, masks),
-    "scheme.PositionScheme": Case(everywhere, q_k_and_v, noise=lambda i, exact: 2 * attention_noise(i, exact)),
-    "scheme.sinusoidal": Case(
-        lambda positions: schemes.sinusoidal(WIDTH).embedding(positions),
-        lambda t, seed: {"positions": rows(t, seed)},
-        result="float32",
-        exact=partial(sinusoidal, dim=WIDTH, dtype=torch.float64),
-    ),
-    "scheme.learned": Case(with_table(schemes.learned(64, WIDTH).embedding), table_inputs, floats=False),
-    "scheme.rope": Case(schemes.rope(WIDTH, rotary_dim=4).transform, q_and_k, noise=rotation_noise),
-    "scheme.alibi": Case(
-        lambda **at: schemes.alibi(3).bias(**at),
-        pair,
-        result="float32",
-        exact=partial(alibi, slopes=alibi_slopes(3), dtype=torch.float64),
-        noise=lambda inputs, exact: 2 * exact.abs(),
-    ),
-    "scheme.t5": Case(with_table(schemes.t5(HEADS, bidirectional=True, std=1.0).bias), t5_inputs, floats=False),
+# Records, numbers and plans of layers: nothing here works on tensors.
+WITHOUT_TENSORS = {
+    "attention.Branch",
+    "attention.LinearState",
+    "attention.RetentionState",
+    "bias.irpe_edges",
+    "layers.Layer",
+    "layers.cohere2",
+    "layers.drope",
+    "layers.gemma3",
+    "layers.gpt_oss",
+    "layers.llama4",
+    "layers.modernbert",
+    "layers.smollm3",
+    "multimodal_positions.AudioVideo",
+    "multimodal_positions.Vision",
+    "multimodal_positions.timestamped",
+    "rotary.Schedule",
+    "rotary.deepseek_softmax_scale",
+    "rotary.yarn_attention_factor",
 }
-
-CONSTANTS: dict[str, Callable[[], Any]] = {
-    "frequencies.inverse_frequencies": lambda: inverse_frequencies(8),
-    "frequencies.tensor2tensor_frequencies": lambda: tensor2tensor_frequencies(9),
-    "frequencies.octave_frequencies": lambda: octave_frequencies(4),
-    "bias.alibi_slopes": lambda: alibi_slopes(12),
-    "bias.t5_bucket_edges": lambda: t5_bucket_edges(16, 128),
+# The only ones that return positions, in the dtype of those given.
+RETURN_POSITIONS = {
+    "positions.relative",
+    "multimodal_positions.equal_axes",
+    "multimodal_positions.next_positions",
+    "attention.rerope",
+    "attention.self_extend",
+    "attention.dual_chunk",
+    "attention.leaky_rerope",
+    "attention.branched_relative",
+    "attention.evict",
 }
-PROBES = {name for name in public() if name.startswith("properties.")}  # test_properties.py has them
 
 every_case = pytest.mark.parametrize("name", CASES)
+
+
+# Inputs that 16 bits would lose: the library takes them in float32 or float64 only.
+EXACT = ("positions", "coordinates", "offsets", "matrix")
 
 
 def is_content(x: Tensor) -> bool:
@@ -291,7 +91,8 @@ def is_content(x: Tensor) -> bool:
 
 
 def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    return {name: x.to(dtype) if is_content(x) else x for name, x in inputs.items()}
+    wide = torch.promote_types(dtype, torch.float32)
+    return {name: x.to(wide if name in EXACT else dtype) if is_content(x) else x for name, x in inputs.items()}
 
 
 def positional(case: Case, names: list[str]) -> Callable[..., Any]:
@@ -306,12 +107,13 @@ def assert_accurate(case: Case, inputs: Inputs, outputs: Any, compute: torch.dty
             assert torch.equal(actual, exact)
             continue
         error = torch.finfo(compute).eps / 2 * case.noise(inputs, exact)
+        error = error + case.steps * torch.finfo(actual.dtype).eps / 2 * float(exact.detach().abs().max())
         assert rounds_to(actual, exact, error), f"off by {float((actual.double() - exact).abs().max())}"
 
 
 def test_the_table_has_every_public_callable() -> None:
-    called = {name.split(",")[0] for name in CASES} | set(CONSTANTS) | PROBES | WITHOUT_TENSORS
-    assert called == set(public())
+    called = {name.split(",")[0] for name in CASES} | set(CONSTANTS) | set(COORDINATES) | WITHOUT_TENSORS
+    assert called == {name for name in public() if name.split(".")[0] not in ELSEWHERE}
 
 
 @every_case
@@ -325,7 +127,8 @@ def test_dtype_and_accuracy(name: str, dtype: torch.dtype) -> None:
         "at least float32": torch.promote_types(dtype, torch.float32),
         "float32": torch.float32,
     }[case.result]
-    assert {x.dtype for x in tensors(outputs) if x.is_floating_point()} <= {wanted}
+    if name not in RETURN_POSITIONS:
+        assert {x.dtype for x in tensors(outputs) if x.is_floating_point()} <= {wanted}
     assert_accurate(case, inputs, outputs, torch.promote_types(wanted, torch.float32))
 
 
@@ -335,14 +138,16 @@ def test_dtype_of_positions_and_masks(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
     inputs = case.inputs(9, 0)
     others = {name: x if is_content(x) else x.to(dtype) for name, x in inputs.items()}
-    positions = [key for key in others if key.endswith("positions")]
-    if dtype.is_floating_point and positions and not case.floats:
-        with pytest.raises(TypeError, match="must be integers"):
+    if not all(torch.equal(others[key].to(x.dtype), x) for key, x in inputs.items()):
+        return  # no negative number is a uint8
+    integers = [key for key, x in inputs.items() if x.dtype == torch.int64]
+    if dtype.is_floating_point and integers and not case.floats:
+        with pytest.raises(TypeError, match=r"must be .*integers"):
             case.call(**others)
         return
     for actual, expected in zip(tensors(case.call(**others)), tensors(case.call(**inputs)), strict=True):
         assert torch.equal(actual, expected)
-        assert actual.dtype == expected.dtype or name == "positions.relative"  # the only one that returns positions
+        assert actual.dtype == expected.dtype or name in RETURN_POSITIONS
 
 
 @every_case
@@ -359,12 +164,16 @@ def test_meta_tensors_give_shapes(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_devices(name: str, device: str, dtype: torch.dtype) -> None:
     case = CASES[name]
+    if device in case.kernel:
+        pytest.skip("its kernel asks for the device itself")
     inputs = cast(case.inputs(9, 0), dtype)
     expected = tensors(case.call(**inputs))
     with fake_device(device) as move:
         outputs = tensors(case.call(**move(inputs)))
     for actual, wanted in zip(outputs, expected, strict=True):
-        assert (actual.device.type, actual.shape, actual.dtype) == (device, wanted.shape, wanted.dtype)
+        assert (actual.device.type, actual.shape) == (device, wanted.shape)
+        narrow = torch.float32 if device == "mps" and wanted.dtype == torch.float64 else wanted.dtype
+        assert actual.dtype == narrow
 
 
 def test_the_stand_in_indexes_as_python_does() -> None:
@@ -386,12 +195,12 @@ def test_real_gpu(dtype: torch.dtype) -> None:
         assert_accurate(case, inputs, [x.cpu() for x in tensors(outputs)], torch.promote_types(dtype, torch.float32))
 
 
-@every_case
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.graphs])
 def test_compile(name: str) -> None:
     case = CASES[name]
-    inputs = [case.inputs(length, 0) for length in LENGTHS]
+    inputs = [case.inputs(length, 0) for length in (LENGTHS if case.graphs < len(LENGTHS) else LENGTHS[:2])]
     names = list(inputs[0])
-    assert compilations(positional(case, names), [tuple(given.values()) for given in inputs]) <= 2
+    assert compilations(positional(case, names), [tuple(given.values()) for given in inputs]) <= case.graphs
 
 
 # The values of floats are checked in eager mode (are they finite?), which must not reach into the graph.
@@ -405,13 +214,38 @@ def test_compile_with_positions_between_integers(name: str) -> None:
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_constants(name: str) -> None:
     value = CONSTANTS[name]()
-    if isinstance(value, Tensor):
-        assert (value.dtype, value.device.type) == (torch.float64, "cpu")
-        torch._dynamo.reset()
-        compiled = torch.compile(lambda x: x * CONSTANTS[name]().sum(), fullgraph=True, backend="aot_eager")
-        assert compiled(torch.ones(3)).shape == (3,)
-    else:
+    if not tensors(value):
         assert all(type(number) is int for number in value)
+        return
+    with torch.device("meta"):  # whatever the default device is
+        again = CONSTANTS[name]()
+    for x, y in zip(tensors(value), tensors(again), strict=True):
+        assert (x.dtype, x.device.type) == (torch.int64 if name.startswith("multimodal") else torch.float64, "cpu")
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in CONSTANTS
+        if not name.startswith("multimodal") and "generator" not in inspect.signature(public()[name]).parameters
+    ],
+)
+def test_constants_compile(name: str) -> None:
+    if not tensors(CONSTANTS[name]()):
+        return
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * tensors(CONSTANTS[name]())[0].sum(), fullgraph=True, backend="aot_eager")
+    assert compiled(torch.ones(3)).shape == (3,)
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_coordinates_are_made_where_asked(name: str) -> None:
+    here, there = COORDINATES[name](), COORDINATES[name](device="meta")
+    assert here.dtype in (torch.int64, torch.float64)
+    assert (here.device.type, there.device.type) == ("cpu", "meta")
+    assert (there.shape, there.dtype) == (here.shape, here.dtype)
 
 
 def inductor_problem() -> str | None:
@@ -434,16 +268,23 @@ def test_inductor(name: str) -> None:
     assert_accurate(case, inputs, compiled(*inputs.values()), torch.float32)
 
 
-@every_case
+def loose(inputs: Inputs, exact: Tensor) -> Tensor:
+    return 1024 * exact.abs().max()
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mapped])
 def test_vmap(name: str) -> None:
     case = CASES[name]
     batch = [case.inputs(5, seed) for seed in range(3)]
     call = positional(case, list(batch[0]))
-    together = tensors(vmap(call)(*(torch.stack([inputs[key] for inputs in batch]) for key in batch[0])))
+    one = [key for key in batch[0] if key in case.parameters or key == "noise"]
+    mapped = tuple(None if key in one else 0 for key in batch[0])
+    given = [batch[0][key] if key in one else torch.stack([inputs[key] for inputs in batch]) for key in batch[0]]
+    together = tensors(vmap(call, mapped)(*given))
     alone = [tensors(call(*inputs.values())) for inputs in batch]
     for i, actual in enumerate(together):
         assert_accurate(
-            Case(lambda: torch.stack([row[i] for row in alone]), lambda *_: {}, noise=lambda _, y: 64 * y.abs().max()),  # noqa: B023
+            Case(lambda i=i: torch.stack([row[i] for row in alone]), lambda *_: {}, noise=loose),
             {},
             actual,
             torch.float64,
@@ -460,7 +301,10 @@ def test_gradients_of_tables() -> None:
     assert torch.autograd.gradcheck(lambda at, f: RoPE(f)(at, torch.float64)(x), (positions, frequencies))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if any(map(is_content, CASES[name].inputs(3, 0).values()))])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, case in CASES.items() if case.differentiable and any(map(is_content, case.inputs(3, 0).values()))],
+)
 def test_gradients(name: str) -> None:
     case = CASES[name]
     if case.result == "float32":
@@ -470,8 +314,12 @@ def test_gradients(name: str) -> None:
     if "table" in inputs:  # a corner of the table is enough, and quick
         inputs["table"] = inputs["table"][:33]
     rest = {key: x for key, x in inputs.items() if key not in content}
-    given = tuple(inputs[key].requires_grad_() for key in content)
-    assert torch.autograd.gradcheck(lambda *values: case.call(**dict(zip(content, values, strict=True)), **rest), given)
+    given = tuple(inputs[key].clone().requires_grad_() for key in content)
+
+    def run(*values: Tensor) -> Any:
+        return case.call(**dict(zip(content, values, strict=True)), **rest)
+
+    assert torch.autograd.gradcheck(run, given, fast_mode=sum(x.numel() for x in given) > 1000)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -501,9 +349,24 @@ def test_inputs_are_left_as_they_are(name: str) -> None:
     assert all(torch.equal(inputs[key], before[key]) for key in inputs)
 
 
-# The products of attention are what autocast is for; tables, rotations and biases must not change.
+# Products of matrices are what autocast is for; tables, rotations by given frequencies and biases must not change.
+PRODUCTS = ("attention.", "content.", "scheme.PositionScheme")
+WITH_PRODUCTS = {
+    *(
+        f"bias.{name}"
+        for name in ("DistanceMLPBias", "DynamicPositionBias", "FIRE", "IRPEContextual", "LogCoordinateBias")
+    ),
+    *(f"embedding.{name}" for name in ("ConvolutionalEmbedding", "LearnableFourier", "PEG")),
+    *(
+        f"rotary.{name}"
+        for name in ("CayleySTRING", "ComRoPE", "FoPE", "LieRE", "RePo", "grape", "rotated_values", "tapa")
+    ),
+    *(f"rotary.{name}" for name in ("LatentKeys", "LatentKeys, expand", "LatentQueries")),
+}
+
+
 @pytest.mark.parametrize(
-    "name", sorted(set(CASES) - {"attention.attention", "attention.attention_weights", "scheme.PositionScheme"})
+    "name", sorted(name for name in CASES if not name.startswith(PRODUCTS) and name not in WITH_PRODUCTS)
 )
 def test_autocast_changes_no_table_and_no_rotation(name: str) -> None:
     case = CASES[name]

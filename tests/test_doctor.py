@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -145,6 +146,61 @@ def test_lengths_that_change_the_schedule_are_told_and_are_no_fault() -> None:
 
     report = diagnose(longrope, 64, schedule="longrope")
     assert report.ok, str(report)
+
+
+def complex_numbers(x: Tensor, positions: Tensor) -> Tensor:
+    """In the form of Meta's code, float32 throughout."""
+    angles = positions[:, None].float() * inverse_frequencies(32, 500_000.0).float()
+    turn = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
+
+
+def rows_only(x: Tensor, positions: Tensor) -> Tensor:
+    """Positions (B, T), as in transformers."""
+    assert positions.dim() == 2
+    return peer(32, 500_000.0)(x, positions)
+
+
+def tokens_only(x: Tensor, positions: Tensor) -> Tensor:
+    assert x.dim() == 2
+    return peer(32, 500_000.0)(x, positions)
+
+
+def float32_only(x: Tensor, positions: Tensor) -> Tensor:
+    assert x.dtype == torch.float32
+    return peer(32, 500_000.0)(x, positions)
+
+
+def short_table(x: Tensor, positions: Tensor) -> Tensor:
+    return peer(32, 500_000.0, read=lambda p, x: torch.arange(2048)[p])(x, positions)
+
+
+@pytest.mark.parametrize("function", [complex_numbers, rows_only, tokens_only, float32_only, short_table])
+def test_other_forms_of_what_is_right(function: Function) -> None:
+    report = diagnose(function, 32, base=500_000.0)
+    assert report.ok, str(report)
+    swapped = diagnose(lambda x, p: complex_numbers(x.transpose(1, 2), p).transpose(1, 2), 32, token_axis=1)
+    assert swapped.ok, str(swapped)
+
+
+def test_halves_out_of_pairs_are_noted() -> None:
+    half = peer(32)
+    report = diagnose(lambda x, p: half(x.unflatten(-1, (-1, 2)).mT.flatten(-2), p), 32)
+    assert report.ok, str(report)
+    assert report.facts["layout"] == "interleaved in, half out"
+    assert "DeepSeek-V3" in report.notes[0]
+
+
+def test_the_page_shows_what_the_doctor_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "book" / "doctor.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(python|text)\n(.*?)```", page, re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
+    assert len(blocks) >= 4
+    scope: dict[str, Any] = {}
+    for (_, code), (_, output) in zip(blocks[::2], blocks[1::2], strict=True):
+        exec(code, scope)
+        assert capsys.readouterr().out == output
 
 
 # ---- faults of a rotation, anywhere

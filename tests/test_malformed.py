@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from arguments import PLAIN, with_tensors
+from cases import ELSEWHERE
 from helpers import HEADS, WIDTH, normal, public
 from torch import Tensor
 
@@ -27,9 +29,6 @@ from posenc_lib.frequencies import (
 from posenc_lib.positions import after_mask, arange, documents, from_mask, packed, relative
 from posenc_lib.rotary import RoPE, Rotation, convert_layout, convert_projection
 from posenc_lib.scheme import PositionScheme
-
-# Tested where they are: test_ledger.py, test_properties.py, and the pages made from the zoo.
-NOT_HERE = {name for name in public() if name.split(".")[0] in ("ledger", "properties", "zoo")}
 
 ROPE = RoPE(inverse_frequencies(WIDTH))
 T5 = T5Bias(HEADS, bidirectional=False, std=1.0)
@@ -324,13 +323,6 @@ def test_valid_arguments_are_taken(name: str) -> None:
     call(**{key: valid for key, (valid, _) in arguments.items()})
 
 
-def test_every_argument_is_refused_something() -> None:
-    without = {"device", "q_x", "k_x"}  # a device is PyTorch's to judge, hidden states are the scheme's
-    assert {name.split(",")[0] for name in ARGUMENTS} == set(public()) - NOT_HERE
-    for name, (call, arguments) in ARGUMENTS.items():
-        assert set(inspect.signature(call).parameters) - without == set(arguments), name
-
-
 TWO, THREE = torch.zeros(2, 4, dtype=torch.int64), torch.zeros(3, 4, dtype=torch.int64)
 
 
@@ -391,3 +383,98 @@ def test_other_types_than_wanted() -> None:
     for other in (None, 1, FOUR):
         with pytest.raises(TypeError):
             ROPE(arange(4)) @ other
+
+
+# ---- the groups: what an argument refuses follows from its type
+
+WRONG_POSITIONS = [
+    *NO_TENSOR,
+    (torch.ones(4, dtype=torch.complex64), TypeError),
+    (torch.tensor(3.5), ValueError),
+]
+WRONG_CONTENT = [*CONTENT[:3], (torch.ones(2, dtype=torch.complex64), TypeError), (torch.ones(()), ValueError)]
+WRONG_LIST: list[tuple[Any, type[Exception]]] = [(None, TypeError), (3, TypeError), (["a"], TypeError)]
+BY_TYPE: dict[str, list[tuple[Any, type[Exception]]]] = {
+    "int": [(value, TypeError) for value in (True, 2.0, "4", None)] + [(-7, ValueError)],
+    "float": [(True, TypeError), ("1", TypeError), ([1.0], TypeError), (NAN, ValueError), (INF, ValueError)],
+    "bool": FLAG,
+    "str": WORD,
+    "torch.Generator": GENERATOR,
+    "torch.dtype": DTYPE,
+    "Callable": [(1, TypeError), ("alibi", TypeError)],
+    "RoPE": [(None, TypeError), (SCHEME, TypeError)],
+    "PositionScheme": SCHEME,
+    "Sequence[int]": [(value, TypeError) for value in (None, 3, "23", (2, 2.0), (2, True))]
+    + [((), ValueError), ((2, -1), ValueError)],
+    "Sequence[float]": [(None, TypeError), (3, TypeError), ([1.0, "2"], TypeError)],
+    "Sequence[Block]": WRONG_LIST,
+    "Sequence[int | Vision]": WRONG_LIST,
+    "Sequence[Tensor]": WRONG_LIST,
+    "tuple[Layer, ...]": WRONG_LIST,
+    "Vision": [(None, TypeError), (3, TypeError)],
+    "AudioVideo": [(None, TypeError), (3, TypeError)],
+    "Schedule": [(None, TypeError), (3, TypeError)],
+    "positions": WRONG_POSITIONS,
+    "content": WRONG_CONTENT,
+}
+
+
+def kind(name: str, annotation: str) -> str | None:
+    """The row of the table above for an argument, from its annotation."""
+    annotation = annotation.removesuffix(" | None")
+    if annotation == "Tensor":
+        return "positions" if name.endswith("positions") or name in INTEGER_TENSORS else "content"
+    if annotation.startswith(("Callable", "Transform", "Branches")):
+        return "Callable"
+    return annotation if annotation in BY_TYPE else None
+
+
+INTEGER_TENSORS = ("distance", "digits", "parents", "coordinates", "offsets", "adjacency", "mask")
+
+# A device is PyTorch's to judge, hidden states are the scheme's, a state comes from an earlier call.
+UNTYPED = {"device", "q_x", "k_x", "state"}
+
+# Handed on unread: a temperature is the queries' alone.
+UNREAD = {(name, key) for name in ("attention.tempered", "attention.SSMax, called") for key in ("k", "k_positions")}
+
+CALLS = PLAIN | with_tensors()
+BROKEN = [
+    pytest.param(name, argument, value, error, id=f"{name}-{argument}-{i}")
+    for name, (call, given) in CALLS.items()
+    for argument, parameter in inspect.signature(call).parameters.items()
+    if name.split(",")[0] not in ARGUMENTS and (name, argument) not in UNREAD
+    if argument not in UNTYPED or argument in given
+    for i, (value, error) in enumerate(BY_TYPE.get(kind(argument, str(parameter.annotation)) or "", ()))
+    if not (value is None and "None" in str(parameter.annotation))
+    and not (argument == "padding" and value == -7)  # masked in any case
+]
+
+
+@pytest.mark.parametrize(("name", "argument", "value", "error"), BROKEN)
+def test_malformed_argument_of_the_groups(name: str, argument: str, value: Any, error: type[Exception]) -> None:
+    call, given = CALLS[name]
+    with pytest.raises((TypeError, ValueError), match=rf"(?<!\w){argument}(?!\w)"):
+        call(**given | {argument: value})
+
+
+# Records: what is in them is checked where they are used. `block_frequencies` takes any number of vectors.
+UNNAMED = {
+    "attention.Branch",
+    "attention.LinearState",
+    "attention.RetentionState",
+    "multimodal_positions.AudioVideo",
+    "multimodal_positions.Vision",
+    "rotary.Schedule",
+    "rotary.block_frequencies",
+}
+
+
+def test_every_argument_is_refused_something() -> None:
+    named = {name.split(",")[0] for name in [*ARGUMENTS, *CALLS]} | UNNAMED
+    assert named == {name for name in public() if name.split(".")[0] not in ELSEWHERE}
+    for name, (call, arguments) in ARGUMENTS.items():
+        assert set(inspect.signature(call).parameters) - UNTYPED == set(arguments), name
+    broken = {(case.values[0], case.values[1]) for case in BROKEN} | UNREAD
+    for name, (call, _) in CALLS.items():
+        if name.split(",")[0] not in ARGUMENTS:
+            assert {(name, key) for key in inspect.signature(call).parameters if key not in UNTYPED} <= broken, name

@@ -108,6 +108,7 @@ def relative_bias_vector(
     Chapter: 08
     """
     _checks.whole_number("length", length, least=1)
+    _checks.called("bias", bias)
     row = bias(torch.tensor([length - 1], device=device), torch.arange(2 * length - 1, device=device))
     if row.dim() != 4 or row.shape[0] != 1 or row.shape[2:] != (1, 2 * length - 1):
         raise ValueError(
@@ -212,8 +213,12 @@ def relative_score_mod(bias: Tensor, *, q_positions: Tensor, k_positions: Tensor
         raise ValueError(f"bias must have shape (H, 2N−1), got {tuple(shape)}")
     furthest = shape[1] // 2
     vector = _checked_vector(bias, shape[0], furthest + 1, causal)
+    q_positions, k_positions = (
+        _checks.attention_positions(name, positions)
+        for name, positions in (("q_positions", q_positions), ("k_positions", k_positions))
+    )
     for name, positions in (("q_positions", q_positions), ("k_positions", k_positions)):
-        if _checks.attention_positions(name, positions).is_floating_point():
+        if positions.is_floating_point():
             raise TypeError(f"{name} must be integers, whose difference is an index; got {positions.dtype}")
     r = relative(q_positions, k_positions)
     if _checks.readable(r) and int(r.abs().max()) > furthest:

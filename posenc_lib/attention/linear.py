@@ -34,8 +34,9 @@ def elu_features(x: Tensor) -> Tensor:
     Source: katharopoulos2020
     Chapter: 08
     """
-    positive: Tensor = nn.functional.elu(_checks.floating_tensor("x", x, least_dims=1)) + 1
-    return positive
+    wide = _checks.floating_tensor("x", x, least_dims=1).to(_checks.at_least_float32(x.dtype))
+    positive: Tensor = nn.functional.elu(wide) + 1
+    return positive.to(x.dtype)
 
 
 def orthogonal_projection(features: int, dim: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -175,7 +176,7 @@ def linear_attention(
     q, k, v, dtype = _operands(q, k, v, mask)
     _check_positions("q_positions", q_positions, q)
     _check_positions("k_positions", k_positions, k)
-    turned_q, turned_k = (q, k) if transform is None else transform(q, k, q_positions, k_positions)
+    turned_q, turned_k = _transformed(transform, q, k, q_positions, k_positions)
     return _quotient(turned_q @ (turned_k.mT @ v), q @ k.sum(2)[..., None]).to(dtype)
 
 
@@ -232,7 +233,7 @@ def causal_linear_attention(
     q, k, v, dtype = _operands(q, k, v, mask)
     _check_positions("positions", positions, q)
     _check_positions("positions", positions, k)
-    turned_q, turned_k = (q, k) if transform is None else transform(q, k, positions, positions)
+    turned_q, turned_k = _transformed(transform, q, k, positions, positions)
     numerator = (turned_k[..., :, None] * v[..., None, :]).cumsum(2)  # (B, H, T, f, d_v)
     denominator = k.cumsum(2)  # (B, H, T, f)
     if state is not None:
@@ -346,7 +347,7 @@ def retention(
     _check_positions("q_positions", q_positions, q)
     _check_positions("k_positions", k_positions, k)
     rate = _log_decays(decays, q)[:, None, None]  # (H, 1, 1)
-    turned_q, turned_k = (q, k) if transform is None else transform(q, k, q_positions, k_positions)
+    turned_q, turned_k = _transformed(transform, q, k, q_positions, k_positions)
     r = relative(q_positions, k_positions)
     decay = (-rate * r.clamp(max=0).to(q.dtype)).exp() * (r <= 0)  # (H, Tq, Tk) or (B, H, Tq, Tk)
     weights = turned_q @ turned_k.mT * decay / math.sqrt(q.shape[-1])
@@ -403,7 +404,7 @@ def recurrent_retention(
     _check_positions("positions", positions, q)
     _check_positions("positions", positions, k)
     rate = _log_decays(decays, q)  # (H,)
-    turned_q, turned_k = (q, k) if transform is None else transform(q, k, positions, positions)
+    turned_q, turned_k = _transformed(transform, q, k, positions, positions)
     memory = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if state is None else state.memory
     last = positions[..., 0] if state is None else state.positions
     out = []
@@ -460,9 +461,9 @@ class SineSPE(nn.Module):
 
     def kernel(self, relative_positions: Tensor) -> Tensor:
         """P_c of the distance m − n, given n − m (key − query) of any shape S: (H, d, *S)."""
-        r = relative_positions.to(self.gains.dtype)[..., None]  # (*S, 1)
+        r = _checks.position_tensor("relative_positions", relative_positions)[..., None]  # (*S, 1)
         f, theta, power = (x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in self._parameters_used())
-        return (power * torch.cos(theta - 2 * math.pi * f * r)).sum(-1)
+        return (power * torch.cos(theta - 2 * math.pi * f * r.to(f.dtype))).sum(-1).to(self.gains.dtype)
 
     def transform(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, noise: Tensor
@@ -472,7 +473,8 @@ class SineSPE(nn.Module):
         _check_noise(noise, power, least=2 * power.shape[2], most=2 * power.shape[2])
         amplitude = power.sqrt().repeat_interleave(2, -1)[..., None] * noise.to(power.dtype)  # (H, d, 2J, R)
 
-        def code(positions: Tensor, offsets: Tensor | float) -> Tensor:
+        def code(name: str, positions: Tensor, offsets: Tensor | float) -> Tensor:
+            _checks.attention_positions(name, positions)
             wide = torch.float32 if positions.device.type == "mps" else torch.float64
             p = positions.to(wide)[:, None] if positions.dim() == 1 else positions.to(wide)[:, None, None, :, None]
             phase = 2 * math.pi * f[:, :, None].to(wide) * p + offsets  # (H, d, T, J) or (B, H, d, T, J)
@@ -480,13 +482,15 @@ class SineSPE(nn.Module):
             return waves.to(amplitude.dtype) @ amplitude
 
         return (
-            _realized("q", q, "q_positions", q_positions, code(q_positions, theta[:, :, None])),
-            _realized("k", k, "k_positions", k_positions, code(k_positions, 0.0)),
+            _realized("q", q, "q_positions", q_positions, code("q_positions", q_positions, theta[:, :, None])),
+            _realized("k", k, "k_positions", k_positions, code("k_positions", k_positions, 0.0)),
         )
 
     def _parameters_used(self) -> tuple[Tensor, Tensor, Tensor]:
-        power = nn.functional.softplus(self.gains).square() / (2 * self.gains.shape[-1])
-        return self.frequencies.sigmoid() / 2, self.offsets, power
+        compute = _checks.at_least_float32(self.gains.dtype)
+        frequencies, offsets, gains = (x.to(compute) for x in (self.frequencies, self.offsets, self.gains))
+        power = nn.functional.softplus(gains).square() / (2 * gains.shape[-1])
+        return frequencies.sigmoid() / 2, offsets, power
 
 
 class ConvSPE(nn.Module):
@@ -535,7 +539,9 @@ class ConvSPE(nn.Module):
         size = self.q_filter.shape[-1]
         shifted = nn.functional.pad(self.k_filter, (size - 1, size)).unfold(-1, size, 1)  # (H, d, 2P, P)
         table = (shifted * self.q_filter[..., None, :]).sum(-1)  # of m − n = −(P−1) … P, where it is zero
-        distance = -relative_positions
+        distance = -_checks.position_tensor("relative_positions", relative_positions)
+        if distance.is_floating_point():
+            raise TypeError(f"relative_positions must be integers, got {relative_positions.dtype}")
         return table[..., torch.where(distance.abs() < size, distance + size - 1, 2 * size - 1)]
 
     def transform(
@@ -546,7 +552,7 @@ class ConvSPE(nn.Module):
 
         def code(name: str, positions: Tensor, taps: Tensor) -> Tensor:
             length = noise.shape[2] - taps.shape[-1] + 1
-            _checks.attention_positions(name, positions)
+            positions = _checks.attention_positions(name, positions)
             if positions.is_floating_point():
                 raise TypeError(f"{name} must be integers, places in the noise; got {positions.dtype}")
             if _checks.readable(positions) and bool(((positions < 0) | (positions >= length)).any()):
@@ -561,6 +567,15 @@ class ConvSPE(nn.Module):
             _realized("q", q, "q_positions", q_positions, code("q_positions", q_positions, self.q_filter)),
             _realized("k", k, "k_positions", k_positions, code("k_positions", k_positions, self.k_filter)),
         )
+
+
+def _transformed(
+    transform: Transform | None, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    if transform is None:
+        return q, k
+    turned: tuple[Tensor, Tensor] = _checks.called("transform", transform)(q, k, q_positions, k_positions)
+    return turned
 
 
 def _noise(*shape: int, like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -18,7 +18,7 @@ from posenc_lib import _checks
 from posenc_lib.attention.masks import causal
 from posenc_lib.attention.masks import window as window_mask
 from posenc_lib.positions import relative
-from posenc_lib.rotary import RoPE
+from posenc_lib.rotary.rope import RoPE, checked_rope
 
 
 class Branch(NamedTuple):
@@ -152,6 +152,7 @@ def dual_chunk(q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: i
     _checks.whole_number("chunk", chunk, least=1)
     if _checks.whole_number("local", local, least=0) >= chunk:
         raise ValueError(f"local must be below chunk = {chunk}, got {local}")
+    relative(q_positions, k_positions)  # checks both
     chunks_ahead = relative(q_positions // chunk, k_positions // chunk)
     q_place, k_place = q_positions % chunk, k_positions % chunk
     return (
@@ -194,13 +195,16 @@ def branched_scores(
             "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
             f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
         )
-    parts = branches(q_positions, k_positions)
+    checked_rope("rope", rope)
+    parts = _checks.called("branches", branches)(q_positions, k_positions)
+    dtype = torch.promote_types(q.dtype, k.dtype)
+    q, k = (x.to(_checks.at_least_float32(dtype)) for x in (q, k))
     scores = q.new_zeros(())
     for part in parts:
         stretched = replace(rope, frequencies=rope.frequencies / part.divisor)
         turned_q, turned_k = stretched.transform(q, k, part.q_positions, part.k_positions)
         scores = torch.where(part.pairs, turned_q @ turned_k.mT, scores)
-    return scores
+    return scores.to(dtype)
 
 
 def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Branches) -> Tensor:
@@ -219,6 +223,8 @@ def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Bra
 
     Chapter: 16
     """
+    _checks.called("branches", branches)
+    relative(q_positions, k_positions)  # checks both
     wide = torch.float32 if q_positions.device.type == "mps" else torch.float64  # Apple's mps has no float64
     seen = torch.zeros((), dtype=wide, device=q_positions.device)
     for part in branches(q_positions, k_positions):
@@ -249,6 +255,7 @@ def lambda_mask(q_positions: Tensor, k_positions: Tensor, *, sinks: int, window:
     Chapter: 18
     """
     _checks.whole_number("sinks", sinks, least=0)
+    _checks.whole_number("window", window, least=1)
     near = window_mask(q_positions, k_positions, window)
     first = _checks.attention_positions("k_positions", k_positions) < sinks
     first = first if first.dim() == 1 else first[:, None, None]
@@ -319,7 +326,7 @@ def rerotate(k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE)
             f"new_positions must have the shape of positions {tuple(positions.shape)}, got {tuple(new_positions.shape)}"
         )
     _checks.floating_tensor("k", k, least_dims=4)
-    turn = replace(rope, attention_factor=1.0)  # the factor is in k already
+    turn = replace(checked_rope("rope", rope), attention_factor=1.0)  # the factor is in k already
     return turn(new_positions - positions, _checks.at_least_float32(k.dtype))(k)
 
 
@@ -400,7 +407,8 @@ def tempered(
     if _checks.floating_tensor("q", q, least_dims=4).dim() != 4:
         raise ValueError(f"q must have shape (B, H, T, d), got {tuple(q.shape)}")
     compute = _checks.at_least_float32(q.dtype)
-    t = temperature(q_positions, compute)
+    _checks.attention_positions("q_positions", q_positions)
+    t = _checks.called("temperature", temperature)(q_positions, compute)
     if tuple(t.shape) not in ((q.shape[2],), (q.shape[0], q.shape[2])):
         raise ValueError(
             f"q_positions must have shape ({q.shape[2]},) or {(q.shape[0], q.shape[2])}, got {tuple(q_positions.shape)}"
@@ -444,5 +452,6 @@ class SSMax(nn.Module):
         def logarithm(positions: Tensor, dtype: torch.dtype) -> Tensor:
             return (_checks.attention_positions("q_positions", positions) + 1).to(dtype).log()
 
-        q, k = tempered(q, k, q_positions, k_positions, temperature=logarithm)
-        return (q * self.scale.to(q.dtype)[:, None, None]), k
+        compute = _checks.at_least_float32(q.dtype)
+        turned, k = tempered(q.to(compute), k, q_positions, k_positions, temperature=logarithm)
+        return (turned * self.scale.to(compute)[:, None, None]).to(q.dtype), k

@@ -256,8 +256,9 @@ def irpe_rows(
     offset = m - n  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
     if method == "euclidean":
         offset = offset.square().sum(-1, keepdim=True).to(torch.float32).sqrt().round().to(torch.int64)
+    row = irpe_index(offset, alpha=alpha, beta=beta, gamma=gamma)  # refuses what is no number
     last = int(beta)
-    row = irpe_index(offset, alpha=alpha, beta=beta, gamma=gamma) + last
+    row = row + last
     if method == "product":
         powers = torch.tensor([(2 * last + 1) ** (axes - 1 - axis) for axis in range(axes)], device=row.device)
         row = (row * powers).sum(-1, keepdim=True)

@@ -58,9 +58,9 @@ class RelativeLogits(nn.Module):
         self, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
     ) -> Tensor:
         x = hidden_states("q_x", q_x, self.weight.shape[1], "q_positions", q_positions)
+        distance = -integer_relative(q_positions, k_positions)  # m − n
         check_positions("k_positions", k_positions, batch=x.shape[0], length=k_positions.shape[-1])
         rank, extent = self.curves.shape
         mix = split_heads(x @ self.weight.to(x.dtype).mT, self.weight.shape[0] // rank)  # (B, H, Tq, r)
-        distance = -integer_relative(q_positions, k_positions)  # m − n
         bias = select(mix @ self.curves.to(x.dtype), distance.clamp(0, extent - 1))
         return bias.masked_fill((distance < 0) | (distance >= extent), 0)

@@ -76,11 +76,11 @@ def relative_key_query_scores(
     Source: huang2020
     Chapter: 07
     """
-    of_query = relative_key_scores(q, k, q_positions, k_positions, table=table, left=left)
     q, k, dtype = operands(q, k, q_positions, k_positions)
+    of_query = relative_key_scores(q, k, q_positions, k_positions, table=table, left=left)
     index = clipped_index(q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left))
     of_key = select(k @ table.to(k.dtype).mT, index.mT)  # (B, H, Tk, Tq): picked along the keys, then turned
-    return (of_query.to(q.dtype) + of_key.mT).to(dtype)
+    return (of_query + of_key.mT).to(dtype)
 
 
 def _right(table: Tensor, dim: int, left: int) -> int:
@@ -128,7 +128,8 @@ class Shaw(nn.Module):
         return relative_key_scores(q, k, q_positions, k_positions, table=self.key_table, left=self.clip)
 
     def values(self, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        if v.shape[-1] != self.value_table.shape[1]:
+        _checks.floating_tensor("weights", weights, least_dims=4)
+        if _checks.floating_tensor("v", v, least_dims=4).shape[-1] != self.value_table.shape[1]:
             raise ValueError(f"v must have {self.value_table.shape[1]} channels, got shape {tuple(v.shape)}")
         index = clipped_index(q_positions, k_positions, left=self.clip, right=self.clip)
         none = weights.new_zeros(*weights.shape[:-1], 2 * self.clip + 1)

@@ -33,6 +33,7 @@ def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Ten
     wanted = (2, _checks.floating_tensor("bias", bias, least_dims=4).shape[1])
     if tuple(_checks.floating_tensor("theta", theta, least_dims=2).shape) != wanted:
         raise ValueError(f"theta must have shape {wanted}, got {tuple(theta.shape)}")
+    integer_relative(q_positions, k_positions)  # checks both
     from_cls = integer_relative(q_positions, torch.zeros_like(k_positions)) == 0  # m = 0: (Tq, Tk) or (B, 1, Tq, Tk)
     to_cls = integer_relative(torch.zeros_like(q_positions), k_positions) == 0  # n = 0
     first, second = theta.to(bias.dtype)[:, :, None, None]  # (H, 1, 1) each
@@ -107,5 +108,6 @@ class TUPE(nn.Module):
         if _checks.readable(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < rows:
             got = f"{int(positions.min())} … {int(positions.max())}"
             raise ValueError(f"{name} must lie in 0 … {rows - 1} (the table has {rows} rows), got {got}")
+        positions = positions.to(torch.int64)
         vectors = self.table[positions if positions.dim() == 2 else positions[None]].to(compute)  # (1 or B, T, D)
         return split_heads(vectors @ weight.to(compute).mT, self.theta.shape[1])

@@ -97,7 +97,8 @@ def check_far(report: Report, rotary: Rotary, model: Model, fitted: Fit, wanted:
             continue
         return _explain_far(report, rotary, model, matrices, positions, fitted, wanted, seen)
     else:
-        report.facts["angles"] = "float64" if noise < 2e-6 else f"float32 (off by {noise:.1g} rad at {seen:,})"
+        made = "float64" if noise < 2e-6 else f"float32, off by {noise:.1g} rad at {seen:,}"
+        report.facts["angles"] = f"{made} (x in {str(rotary.dtype).removeprefix('torch.')})"
     return math.inf
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,23 +39,24 @@ class Rotary:
 
     def __init__(self, fn: Callable[..., Any], dim: int, token_axis: int) -> None:
         self.fn, self.dim, self.token_axis, self.dtype, self.dims = fn, dim, token_axis, torch.float64, 4
+        self.rows = False  # whether positions must be (B, T)
         self._settle()
 
     def _settle(self) -> None:
         """Find the shape of x and the dtype that the function takes: the library's first."""
         refusals = []
-        for dtype in (torch.float64, torch.float32):
-            for dims in (4, 3, 2):
-                self.dtype, self.dims = dtype, dims
-                try:
-                    self.matrices(range(5))
-                    return
-                except RefusedError as refusal:
-                    refusals.append(str(refusal))
+        for dtype, dims, rows in product((torch.float64, torch.float32), (4, 3, 2), (False, True)):
+            self.dtype, self.dims, self.rows = dtype, dims, rows
+            try:
+                self.matrices(range(5))
+                return
+            except RefusedError as refusal:
+                refusals.append(str(refusal))
         raise RefusedError(refusals[0])
 
     def apply(self, x: Tensor, positions: Sequence[int] | Tensor) -> Tensor:
-        y = call(self.fn, x, torch.as_tensor(positions))
+        at = torch.as_tensor(positions)
+        y = call(self.fn, x, at[None] if self.rows and at.dim() == 1 else at)
         if y.shape != x.shape:
             raise RefusedError(f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}")
         return y

@@ -262,13 +262,13 @@ def _frequencies(report: Report, model: Model, dim: int, wanted: dict[str, Any])
             f"Over all {dim} channels the same frequencies are those of base {number(fitted.base ** (dim / width))}, "
             "in p-RoPE, where slow pairs stand still."
         )
-    _check_factor(report, model.factor, fitted, wanted)
+    _check_factor(report, model.factor, fitted, wanted, len(speeds_))
     _check_first(report, model, wanted)
     model.frequencies = sign * speeds_
     return fitted
 
 
-def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any]) -> None:
+def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any], pairs: int) -> None:
     """The factor on cos and sin against the one that the schedule has."""
     a = round(a, 9) if abs(a - 1) > 1e-6 else 1.0
     report.facts["attention factor"] = a
@@ -292,7 +292,7 @@ def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any])
             "the softmax scale. One was taken for the other, or left out.",
             "16",
         )
-    elif expected is None and a != 1 and not scaled and "free" not in fitted.names:
+    elif expected is None and a != 1 and not scaled and fitted.name != "free" and pairs > 3:  # fewer fit anything
         report.wrong(
             "norm",
             f"Every rotated vector is multiplied by {number(a)}, and the frequencies have no schedule with a factor.",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.rotary.rope import RoPE
+from posenc_lib.rotary.rope import RoPE, checked_rope
 
 
 class LatentQueries(nn.Module):
@@ -49,7 +49,7 @@ class LatentQueries(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.rope = _checks.whole_number("heads", heads, least=1), rope
+        self.heads, self.rope = _checks.whole_number("heads", heads, least=1), checked_rope("rope", rope)
         self.down = _linear("width", width, "latent", latent, 1, std, generator)  # W^DQ
         self.up = _linear("latent", latent, "content_dim", content_dim, heads, std, generator)  # W^UQ
         self.rotary = _linear("latent", latent, "rotary", 2 * rope.frequencies.shape[0], heads, std, generator)  # W^QR
@@ -94,7 +94,7 @@ class LatentKeys(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.rope = _checks.whole_number("heads", heads, least=1), rope
+        self.heads, self.rope = _checks.whole_number("heads", heads, least=1), checked_rope("rope", rope)
         self.down = _linear("width", width, "latent", latent, 1, std, generator)  # W^DKV
         self.rotary = _linear("width", width, "rotary", 2 * rope.frequencies.shape[0], 1, std, generator)  # W^KR
         self.key_up = _linear("latent", latent, "content_dim", content_dim, heads, std, generator)  # W^UK

@@ -70,6 +70,8 @@ class AxialRoPE:
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each rotated by its own positions; float64 tensors get float64 tables."""
+        for name, x in (("q", q), ("k", k)):
+            _checks.floating_tensor(name, x, least_dims=2)
         dtype = _checks.at_least_float32(q.dtype, k.dtype)
         return self._turn("q", q, q_positions, dtype), self._turn("k", k, k_positions, dtype)
 
@@ -135,7 +137,8 @@ class MixedRoPE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each rotated by its own positions."""
-        return AxialRoPE(self.frequencies, self.layout).transform(q, k, q_positions, k_positions)
+        frequencies = self.frequencies.to(_checks.at_least_float32(self.frequencies.dtype))
+        return AxialRoPE(frequencies, self.layout).transform(q, k, q_positions, k_positions)
 
 
 # ---- each axis has pairs and frequencies of its own
@@ -188,7 +191,10 @@ def axial_frequencies(sections: Sequence[int], base: float = 10000.0) -> Tensor:
     Source: heo2024, qwen2-vl, llama4
     Chapter: 17
     """
-    pairs = [_checks.whole_number(f"sections[{a}]", size, least=1) for a, size in enumerate(sections)]
+    pairs = [
+        _checks.whole_number(f"sections[{a}]", size, least=1)
+        for a, size in enumerate(_checks.listed("sections", sections))
+    ]
     if not pairs:
         raise ValueError("sections must name at least one axis, got none")
     return block_frequencies(*[inverse_frequencies(2 * size, base) for size in pairs])
@@ -411,7 +417,10 @@ def _quarter(dim: int) -> int:
 
 def _sections(frequencies: Tensor, sections: Sequence[int]) -> tuple[int, int, int]:
     pairs = frequencies.shape[0]
-    sizes = [_checks.whole_number(f"sections[{a}]", size, least=1) for a, size in enumerate(sections)]
+    sizes = [
+        _checks.whole_number(f"sections[{a}]", size, least=1)
+        for a, size in enumerate(_checks.listed("sections", sections))
+    ]
     if len(sizes) != 3 or sum(sizes) != pairs:
         raise ValueError(f"sections must be three numbers (t, h, w) that add up to the {pairs} pairs, got {sizes}")
     return sizes[0], sizes[1], sizes[2]

@@ -7,6 +7,7 @@ half        (Llama in transformers, GPT-NeoX):       x0 x3 | x1 x4 | x2 x5      
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -157,6 +158,13 @@ class RoPE:
         q_rotation._check(q, "q", "q_positions")
         k_rotation._check(k, "k", "k_positions")
         return q_rotation(q), k_rotation(k)
+
+
+def checked_rope(name: str, value: Any) -> RoPE:
+    """`value` if it is a `RoPE`."""
+    if not isinstance(value, RoPE):
+        raise TypeError(f"{name} must be a RoPE, got {value!r}")
+    return value
 
 
 def split_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:

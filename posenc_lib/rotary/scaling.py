@@ -205,7 +205,8 @@ def yarn_released(
         raise ValueError(f"base must be above 1, so that frequencies fall with the index; got {base}")
     if _checks.positive("beta_fast", beta_fast) <= _checks.positive("beta_slow", beta_slow):
         raise ValueError(f"beta_fast must be above beta_slow = {beta_slow}, got {beta_fast}")
-    scaled = _index_ramp(frequencies, base, original_length, beta_fast, beta_slow, truncate)  # t
+    whole = _checks.boolean("truncate", truncate)
+    scaled = _index_ramp(frequencies, base, original_length, beta_fast, beta_slow, whole)  # t
     mixed = (1 - scaled) * frequencies + scaled * frequencies / _factor(factor)
     a = yarn_attention_factor(factor) if attention_factor is None else attention_factor
     return Schedule(mixed, _checks.positive("attention_factor", a))
@@ -329,10 +330,10 @@ def longrope(
     frequencies = inverse_frequencies(dim, base)
     _checks.whole_number("original_length", original_length, least=2)
     _checks.whole_number("length", length, least=1)
-    for name, listed in (("short_factors", short_factors), ("long_factors", long_factors)):
-        if len(listed) != dim // 2:
-            raise ValueError(f"{name} must hold one number for each of the {dim // 2} pairs, got {len(listed)}")
-        for i, value in enumerate(listed):
+    for name, given in (("short_factors", short_factors), ("long_factors", long_factors)):
+        if len(_checks.listed(name, given)) != dim // 2:
+            raise ValueError(f"{name} must hold one number for each of the {dim // 2} pairs, got {len(given)}")
+        for i, value in enumerate(given):
             _checks.positive(f"{name}[{i}]", value)
     chosen = long_factors if length > original_length else short_factors
     formula = math.sqrt(1 + math.log(_factor(factor)) / math.log(original_length))

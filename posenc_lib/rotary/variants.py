@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from posenc_lib import _checks
 from posenc_lib.frequencies import cos_sin, inverse_frequencies
 from posenc_lib.positions import relative
-from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, join_pairs, split_pairs
+from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, checked_rope, join_pairs, split_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,11 @@ class XPos:
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned and scaled by its own positions."""
-        return self._turned(q, q_positions, 1), self._turned(k, k_positions, -1)
+        return self._turned("q", q, q_positions, 1), self._turned("k", k, k_positions, -1)
 
-    def _turned(self, x: Tensor, positions: Tensor, power: int) -> Tensor:
-        scales = self.scales(positions) ** power
+    def _turned(self, name: str, x: Tensor, positions: Tensor, power: int) -> Tensor:
+        _checks.floating_tensor(name, x, least_dims=2)
+        scales = self.scales(_checks.attention_positions(f"{name}_positions", positions)) ** power
         tables = cos_sin(_with_float64(positions), self.frequencies, dtype=torch.float64)
         dtype = _checks.at_least_float32(x.dtype)
         cos, sin = ((table * scales).to(dtype).to(positions.device) for table in tables)
@@ -93,9 +94,14 @@ def rotated_values(weights: Tensor, v: Tensor, q_positions: Tensor, k_positions:
     Source: harik2023
     Chapter: 11
     """
-    dtype = _checks.at_least_float32(v.dtype)
-    summed = weights @ rope(k_positions, dtype)(v)
-    return rope(q_positions, dtype).inverse()(summed)
+    for name, x in (("weights", weights), ("v", v)):
+        _checks.floating_tensor(name, x, least_dims=4)
+    for name, positions in (("q_positions", q_positions), ("k_positions", k_positions)):
+        _checks.attention_positions(name, positions)
+    checked_rope("rope", rope)
+    dtype = _checks.at_least_float32(weights.dtype, v.dtype)
+    summed = weights.to(dtype) @ rope(k_positions, dtype)(v.to(dtype))
+    return rope(q_positions, dtype).inverse()(summed).to(v.dtype)
 
 
 class PoPE(nn.Module):
@@ -179,7 +185,7 @@ class LieRE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by its own positions."""
-        upper = self.upper.triu(1)
+        upper = self.upper.triu(1).to(_checks.at_least_float32(self.upper.dtype))
         skew = (upper - upper.mT)[None]  # (1, axes, blocks, b, b): the same for all heads
         return (
             _exponential_turn("q", q, "q_positions", q_positions, skew),
@@ -212,7 +218,7 @@ class ComRoPE(nn.Module):
         self, head_dim: int, *, axes: int, block: int, heads: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        blocks = head_dim // _block(head_dim, block)
+        blocks = head_dim // _block(head_dim, _checks.whole_number("block", block, least=1))
         shape = (_checks.whole_number("heads", heads, least=1), blocks, block, block)
         self.matrix = nn.Parameter(torch.empty(shape))
         self.multiplier = nn.Parameter(torch.empty(_checks.whole_number("axes", axes, least=1), blocks))
@@ -221,8 +227,10 @@ class ComRoPE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by its own positions."""
-        one = (self.matrix - self.matrix.mT)[:, None]  # (H, 1, blocks, b, b)
-        skew = self.multiplier[:, :, None, None] * one  # (H, axes, blocks, b, b)
+        compute = _checks.at_least_float32(self.matrix.dtype)
+        matrix, multiplier = self.matrix.to(compute), self.multiplier.to(compute)
+        one = (matrix - matrix.mT)[:, None]  # (H, 1, blocks, b, b)
+        skew = multiplier[:, :, None, None] * one  # (H, axes, blocks, b, b)
         return (
             _exponential_turn("q", q, "q_positions", q_positions, skew),
             _exponential_turn("k", k, "k_positions", k_positions, skew),
@@ -259,14 +267,14 @@ class CayleySTRING(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key in the learned basis, then rotated."""
+        for name, x in (("q", q), ("k", k)):
+            if _checks.floating_tensor(name, x, least_dims=2).shape[-1] != self.upper.shape[0]:
+                raise ValueError(f"{name} must have {self.upper.shape[0]} channels, got {x.shape[-1]}")
         compute = _checks.at_least_float32(q.dtype, self.upper.dtype)
         upper = self.upper.to(compute).triu(1)
         skew = upper - upper.mT
         identity = torch.eye(upper.shape[0], dtype=compute, device=upper.device)
         basis = torch.linalg.solve(identity + skew, identity - skew)  # the two factors commute
-        for name, x in (("q", q), ("k", k)):
-            if _checks.floating_tensor(name, x, least_dims=2).shape[-1] != upper.shape[0]:
-                raise ValueError(f"{name} must have {upper.shape[0]} channels, got {x.shape[-1]}")
         turned = self.rotate(q.to(compute) @ basis.mT, k.to(compute) @ basis.mT, q_positions, k_positions)
         return turned[0].to(q.dtype), turned[1].to(k.dtype)
 
@@ -308,8 +316,8 @@ class FoPE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.layout, self.pairs = _checks.one_of("layout", layout, LAYOUTS), dim // 2
         frequencies = inverse_frequencies(dim, base)
+        self.layout, self.pairs = _checks.one_of("layout", layout, LAYOUTS), dim // 2
         kept = int((frequencies >= 2 * math.pi / _checks.whole_number("length", length, least=1)).sum())
         if not kept:
             raise ValueError(f"length must let at least one pair make a full turn (7 or more), got {length}")
@@ -360,7 +368,7 @@ class RePo(nn.Module):
         self, width: int, heads: int, rope: RoPE, *, latent: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        self.rope = rope
+        self.rope = checked_rope("rope", rope)
         _checks.whole_number("width", width, least=1)
         _checks.whole_number("latent", latent, least=1)
         self.gate, self.content = nn.Linear(width, latent, bias=False), nn.Linear(width, latent, bias=False)
@@ -435,6 +443,8 @@ def grape(x: Tensor, positions: Tensor, a: Tensor, b: Tensor, *, frequency: floa
             raise ValueError(f"{name} must have shape ({x.shape[-1]},), got {tuple(vector.shape)}")
     compute = _checks.at_least_float32(x.dtype, a.dtype, b.dtype)
     vectors, a, b = x.to(compute), a.to(compute), b.to(compute)
+    if isinstance(frequency, bool) or not isinstance(frequency, (int, float)) or not math.isfinite(frequency):
+        raise ValueError(f"frequency must be a finite number, got {frequency!r}")
     squared = (a @ a) * (b @ b) - (a @ b) ** 2
     if _checks.readable(squared) and squared <= 0:
         raise ValueError("a and b must span a plane, but they are parallel or zero")

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from bias import HEAD_DIM, HEADS, NOT, SCHEMES, OnGrid, draw, loud, with_class
+from bias import HEADS, NOT, SCHEMES, OnGrid, draw, loud, with_class
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from posenc_lib.bias import alibi, alibi_slopes
 from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower, sandwich
@@ -89,26 +88,6 @@ def test_relative_on_the_grid(name: str) -> None:
     assert torch.equal(bias_of(name)(at, at), bias_of(name)(at + 40, at + 40))
 
 
-@every_bias
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_lower_precision_is_rounded_once(name: str, dtype: torch.dtype) -> None:
-    """The weights are rounded, the computation is in float32 at least, and the result is rounded once."""
-    m, n = arange(5, offset=4096), arange(9, offset=4090)
-    if name == "Sandwich":
-        out, exact = sandwich(m, n, HEADS, dim=16, dtype=dtype), sandwich(m, n, HEADS, dim=16, dtype=torch.float64)
-    else:
-        module = copy.deepcopy(SCHEMES[name].bias)
-        assert isinstance(module, nn.Module)
-        if isinstance(module, FIRE) and dtype != torch.float32:
-            module.multiplier.data.fill_(0.5)  # not to divide by what 16 bits made of 1
-        module.to(dtype)
-        out = module(m, n)
-        exact = module.double()(m, n)  # the rounded weights
-    assert out.dtype == dtype
-    allowed = (torch.finfo(dtype).eps / 2 + 2**-18) * max(1.0, float(exact.detach().abs().max()))
-    assert max_error(out, exact) <= allowed
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_F1_24_state_is_learned_and_F1_22_survives_the_meta_device(name: str) -> None:
     module = copy.deepcopy(SCHEMES[name].bias)
@@ -139,22 +118,6 @@ def test_modules_draw_from_their_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_meta_positions_give_meta_biases(name: str) -> None:
-    module = copy.deepcopy(SCHEMES[name].bias)
-    assert isinstance(module, nn.Module)
-    m, n = (torch.empty(size, dtype=torch.int64, device="meta") for size in (5, 7))
-    out = module.to("meta")(m, n)
-    assert out.shape == (1, HEADS, 5, 7)
-    assert out.device.type == "meta"
-
-
-def test_sandwich_on_meta() -> None:
-    m, n = (torch.empty(size, dtype=torch.int64, device="meta") for size in (5, 7))
-    assert sandwich(m, n, 3).shape == (1, 3, 5, 7)
-    assert sandwich(m, n, 3).device.type == "meta"
-
-
 @pytest.mark.parametrize("made_on", ["meta"])
 def test_F1_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
     at = arange(5)
@@ -162,34 +125,6 @@ def test_F1_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
     with torch.device(made_on):
         for name, bias in wanted.items():
             assert torch.equal(bias_of(name)(at, at), bias)
-
-
-def test_F1_81_all_compile_without_a_break() -> None:
-    """One graph with every scheme in it: what breaks it is named in the traceback."""
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    score = SCHEMES["iRPE contextual"].scores
-    assert score is not None
-
-    def forward(q: Tensor, at: Tensor) -> list[Tensor]:
-        return [score(q, q, at, at), *(bias_of(name)(at, at) for name in BIASES)]
-
-    compiled = torch.compile(forward, backend=counter, fullgraph=True)
-    with torch.no_grad():  # gradients have their own test, and this one is slow enough
-        for length in (7, 8, 9, 16):
-            q, at = normal(1, HEADS, length, HEAD_DIM), arange(length)
-            torch._dynamo.mark_dynamic(q, 2)
-            torch._dynamo.mark_dynamic(at, 0)
-            for one, other in zip(compiled(q, at), forward(q, at), strict=True):
-                assert same(one, other)
-    assert counter.frame_count == 1
-
-
-@every_bias
-def test_vmap_over_positions(name: str) -> None:
-    rows = torch.stack((arange(4), arange(4, offset=3)))
-    mapped = torch.func.vmap(lambda p: bias_of(name)(p, p)[0])(rows)
-    assert max_error(mapped, bias_of(name)(rows, rows)) <= rounding(mapped)
 
 
 def small_modules() -> dict[str, tuple[nn.Module, Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -130,58 +129,6 @@ def test_grouped_keys_are_repeated_keys(name: str) -> None:
     grouped = attention(q, kv, kv, **how)
     repeated = kv.repeat_interleave(2, 1)
     assert max_error(grouped, attention(q, repeated, repeated, **how)) <= rounding(grouped)
-
-
-@every_scheme
-def test_meta_tensors_have_the_shapes(name: str) -> None:
-    """The tensors are on `meta`, the parameters too."""
-    scheme = SCHEMES[name]
-    owners = [place for place in (scheme.scores, scheme.values, scheme.bias) if place is not None]
-    moved = {place: on_meta(getattr(scheme, place)) for place in scheme.places}
-    assert owners
-    at = torch.empty(5, dtype=torch.int64, device="meta")
-    q, tokens = (torch.empty(shape, device="meta") for shape in ((2, HEADS, 5, WIDTH), (2, 5, WIDTH)))
-    there = PositionScheme(name, **moved, scale=scheme.scale)
-    out = attention(q, q, q, q_positions=at, k_positions=at, scheme=there, **hidden(name, tokens))
-    assert out.shape == (2, HEADS, 5, WIDTH)
-    assert out.device.type == "meta"
-
-
-def on_meta(place: Any) -> Any:
-    if isinstance(place, partial):
-        moved = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in place.keywords.items()}
-        return partial(place.func, **moved)
-    owner = place if isinstance(place, nn.Module) else place.__self__
-    other = copy.deepcopy(owner).to("meta")
-    if isinstance(other, DAPE):
-        other.prior = partial(alibi, slopes=alibi_slopes(HEADS))
-    return other if isinstance(place, nn.Module) else getattr(other, place.__name__)
-
-
-@every_scheme
-def test_compiles_without_a_break_and_with_the_same_result(name: str) -> None:
-    torch._dynamo.reset()
-    tokens, at, q = normal(1, 6, WIDTH), arange(6), normal(1, HEADS, 6, WIDTH)
-
-    def forward(q: Tensor, tokens: Tensor, at: Tensor) -> Tensor:
-        return attention(
-            q, q, q, q_positions=at, k_positions=at, scheme=SCHEMES[name], mask=causal(at, at), **hidden(name, tokens)
-        )
-
-    compiled = torch.compile(forward, backend="aot_eager", fullgraph=True)
-    assert max_error(compiled(q, tokens, at), forward(q, tokens, at)) <= rounding(q)
-
-
-@every_scheme
-def test_vmap_over_examples(name: str) -> None:
-    tokens, at, q = normal(3, 5, WIDTH), arange(5), normal(3, HEADS, 5, WIDTH)
-
-    def one(q: Tensor, tokens: Tensor) -> Tensor:
-        how = hidden(name, tokens[None])
-        return attention(q[None], q[None], q[None], q_positions=at, k_positions=at, scheme=SCHEMES[name], **how)[0]
-
-    mapped = torch.func.vmap(one)(q, tokens)
-    assert max_error(mapped, torch.stack([one(*pair) for pair in zip(q, tokens, strict=True)])) <= rounding(mapped)
 
 
 def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:

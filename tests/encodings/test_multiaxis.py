@@ -682,37 +682,10 @@ Q, K, V = (normal(2, 4, 6, 8, seed=s) for s in range(3))
 # ---- machinery
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("by_head", [False, True])
-def test_dtypes(dtype: torch.dtype, by_head: bool) -> None:
-    frequencies = mixed_frequencies(2, 8, generator=seeded()) if by_head else axial_frequencies((2, 2))
-    rope, at = AxialRoPE(frequencies), 1000 + grid((2, 3))
-    q, k = normal(1, 2, 6, 8, dtype=dtype), normal(1, 2, 6, 8, seed=1, dtype=dtype)
-    out = rope.transform(q, k, at, at)
-    best = rope.transform(q.double(), k.double(), at, at)
-    for actual, expected in zip(out, best, strict=True):
-        assert actual.dtype == dtype
-        bound = 4 * torch.finfo(dtype).eps if dtype != torch.float64 else 0.0
-        assert float((actual.double() - expected).abs().max()) <= bound * float(expected.abs().max())
-
-
 def test_tables_are_rounded_once() -> None:
     at = torch.tensor([[1_000_000, 999_999]])
     tables = AxialRoPE(axial_frequencies((2, 2)))(at), AxialRoPE(axial_frequencies((2, 2)))(at, torch.float64)
     assert float((tables[0].cos.double() - tables[1].cos).abs().max()) < 4e-8
-
-
-@pytest.mark.parametrize("by_head", [False, True])
-def test_compiles_without_a_break(by_head: bool) -> None:
-    frequencies = normal(2, 2, 4) if by_head else normal(2, 4)
-    q, k, at = normal(2, 2, 6, 8, dtype=torch.float32), normal(2, 2, 6, 8, seed=1, dtype=torch.float32), grid((2, 3))
-
-    def run(q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        return AxialRoPE(frequencies, layout="half").transform(q, k, at, at)
-
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(q, k, at), run(q, k, at))
-    torch.testing.assert_close(compiled(q, k, at.expand(2, 6, 2)), run(q, k, at))
 
 
 def test_module_and_positions_compile() -> None:
@@ -732,27 +705,6 @@ def test_module_and_positions_compile() -> None:
     digits, parents = torch.tensor([[1, 1, 0, 1]]), torch.tensor([-1, 0, 0, 2])
     together = torch.compile(positions, fullgraph=True, backend="aot_eager")(digits, parents)
     assert all(torch.equal(a, b) for a, b in zip(together, positions(digits, parents), strict=True))
-
-
-def test_vmap() -> None:
-    at, x = torch.stack((grid((2, 3)), grid((2, 3)) + 4)), normal(2, 2, 6, 8)
-    for frequencies in (normal(2, 4), normal(2, 2, 4)):
-        rope = AxialRoPE(frequencies)
-        each = torch.func.vmap(lambda x, p, rope=rope: rope.transform(x[None], x[None], p, p)[0][0])(x, at)
-        torch.testing.assert_close(each, rope.transform(x, x, at, at)[0])
-    parents = torch.tensor([[-1, 0, 0], [-1, 0, 1]])
-    assert torch.func.vmap(tree_positions)(parents).tolist() == [[0, 1, 1], [0, 1, 2]]
-
-
-def test_meta() -> None:
-    at = grid((2, 3), device="meta")
-    q = torch.empty(2, 2, 6, 8, device="meta")
-    for frequencies in (torch.empty(2, 4, device="meta"), torch.empty(2, 2, 4, device="meta")):
-        assert AxialRoPE(frequencies).transform(q, q, at, at)[1].shape == q.shape
-    assert tree_mask(torch.zeros(5, dtype=torch.int64, device="meta"), past=2).shape == (5, 7)
-    assert abacus(torch.ones(2, 5, device="meta")).shape == (2, 5)
-    assert next_positions(at, 3).shape == (3, 2)
-    assert jittered(at.float(), shift=1.0).device.type == "meta"
 
 
 def test_what_is_built_on_the_cpu_stays_there() -> None:
