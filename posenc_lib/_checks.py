@@ -73,6 +73,13 @@ def called(name: str, value: Any) -> Any:
     return value
 
 
+def source(name: str, value: Any) -> torch.Generator | None:
+    """`value` if it is a generator, or None for PyTorch's own."""
+    if value is not None and not isinstance(value, torch.Generator):
+        raise TypeError(f"{name} must be a torch.Generator or None, got {value!r}")
+    return value
+
+
 def boolean(name: str, value: Any) -> bool:
     """`value` if it is True or False."""
     if not isinstance(value, bool):

@@ -278,7 +278,7 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
         raise TypeError(f"padding must be an int, got {padding!r}")
     real = _checks.token_mask("mask", mask)
     counts = real.sum(-1).tolist()
-    if len(rows) != len(counts):
+    if len(_checks.listed("rows", rows)) != len(counts):
         raise ValueError(f"rows must have one entry for each of the {len(counts)} rows of mask, got {len(rows)}")
     for b, (row, count) in enumerate(zip(rows, counts, strict=True)):
         if _checks.position_tensor(f"rows[{b}]", row).dim() != 2 or row.shape != (count, rows[0].shape[-1]):
@@ -334,7 +334,7 @@ def next_positions(positions: Tensor, steps: int = 1, *, mask: Tensor | None = N
 
 
 def _blocks(blocks: Sequence[Block]) -> Sequence[Block]:
-    if len(blocks) == 0:
+    if len(_checks.listed("blocks", blocks)) == 0:
         raise ValueError("blocks must describe at least one token, got none")
     for number, block in enumerate(blocks):
         name = f"blocks[{number}]"

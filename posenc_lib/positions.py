@@ -317,6 +317,8 @@ def jittered(
         if not least <= value < float("inf"):
             raise ValueError(f"{name} must be finite and at least {least:g}, got {value}")
 
+    _checks.source("generator", generator)
+
     def uniform(count: int, limit: float) -> Tensor:
         draw = torch.rand(count, dtype=torch.float64, device="cpu", generator=generator)
         return (2 * draw - 1) * limit

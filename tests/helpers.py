@@ -89,7 +89,7 @@ def layer(
 
 def hidden(scheme: PositionScheme, x: Tensor, queries: slice = slice(None)) -> dict[str, Tensor]:
     """The hidden states of the tokens x, as arguments, if the scheme reads them."""
-    return {"q_x": x[:, queries], "k_x": x} if scheme in reading_hidden_states() else {}
+    return {"q_x": x[:, queries], "k_x": x} if scheme.name in READING_HIDDEN_STATES else {}
 
 
 def modules_of(part: Any) -> list[nn.Module]:
@@ -105,11 +105,6 @@ def modules_of(part: Any) -> list[nn.Module]:
     else:
         inside = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
     return list(dict.fromkeys(module for each in inside for module in modules_of(each)))
-
-
-@cache
-def reading_hidden_states() -> frozenset[PositionScheme]:
-    return frozenset(group.SCHEMES[name] for group in groups().values() for name in getattr(group, "HIDDEN", ()))
 
 
 def _seeded() -> torch.Generator:
@@ -143,6 +138,11 @@ def every_scheme() -> dict[str, PositionScheme]:
         assert not set(found) & set(group.SCHEMES), "two schemes have one name"
         found |= group.SCHEMES
     return found
+
+
+READING_HIDDEN_STATES = {
+    group.SCHEMES[name].name for group in groups().values() for name in getattr(group, "HIDDEN", ())
+}
 
 
 def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:

@@ -48,6 +48,8 @@ def fused_attention(
     Source: dao2022
     Chapter: 18
     """
+    if not isinstance(scheme, PositionScheme):
+        raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
     own = [place for place in ("scores", "values") if place in scheme.places]
     if own:
         raise ValueError(
@@ -165,6 +167,8 @@ def hankel_attention(
         raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
     vector = _checked_vector(bias, q.shape[1], length, causal).to(q.device)
     _checks.whole_number("chunk", chunk, least=1)
+    if scale is not None:
+        _checks.positive("scale", scale)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     q, k, values = (x.to(dtype) for x in (q, k, v))
     vector = vector.to(dtype).contiguous()  # a view of neighbours is what the kernel reads fast

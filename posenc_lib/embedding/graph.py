@@ -109,6 +109,7 @@ def random_signs(vectors: Tensor, *, generator: torch.Generator | None = None) -
     """
     _checks.floating_tensor("vectors", vectors, least_dims=2)
     shape = (*vectors.shape[:-2], 1, vectors.shape[-1])
+    _checks.source("generator", generator)
     place = torch.device("cpu") if generator is None else generator.device
     signs = 2 * torch.randint(2, shape, generator=generator, device=place) - 1
     return vectors * signs.to(vectors.device, vectors.dtype)
