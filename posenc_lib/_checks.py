@@ -52,6 +52,15 @@ def positive(name: str, value: Any) -> float:
     return value
 
 
+def finite(name: str, value: Any) -> float:
+    """`value` if it is a finite number of any sign."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value
+
+
 def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
     """`value` if it is one of the `valid` strings."""
     if value not in valid:

@@ -227,8 +227,7 @@ def resized_grid(
     lengths, trained = _sizes("sizes", sizes), _sizes("reference", reference)
     if len(trained) != len(lengths):
         raise ValueError(f"reference must have {len(lengths)} axes as sizes has, got {len(trained)}")
-    if isinstance(offset, bool) or not isinstance(offset, (int, float)) or not math.isfinite(offset):
-        raise ValueError(f"offset must be a finite number, got {offset!r}")
+    _checks.finite("offset", offset)
     at = _grid(lengths, "cpu").to(torch.float64) + offset
     return _coordinates(at * _row(trained) / _row(lengths), dtype, device)
 

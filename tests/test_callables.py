@@ -268,14 +268,15 @@ def test_inductor(name: str) -> None:
     assert_accurate(case, inputs, compiled(*inputs.values()), torch.float32)
 
 
-def loose(inputs: Inputs, exact: Tensor) -> Tensor:
-    return 1024 * exact.abs().max()
-
-
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mapped])
 def test_vmap(name: str) -> None:
     case = CASES[name]
     batch = [case.inputs(5, seed) for seed in range(3)]
+    roundings = 512 if name == "rotary.grape" else 64  # the angles of grape, some hundreds here, are rounded too
+
+    def noise(inputs: Inputs, exact: Tensor) -> Tensor:
+        return roundings * exact.abs().max()
+
     call = positional(case, list(batch[0]))
     one = [key for key in batch[0] if key in case.parameters or key == "noise"]
     mapped = tuple(None if key in one else 0 for key in batch[0])
@@ -284,7 +285,7 @@ def test_vmap(name: str) -> None:
     alone = [tensors(call(*inputs.values())) for inputs in batch]
     for i, actual in enumerate(together):
         assert_accurate(
-            Case(lambda i=i: torch.stack([row[i] for row in alone]), lambda *_: {}, noise=loose),
+            Case(lambda i=i: torch.stack([row[i] for row in alone]), lambda *_: {}, noise=noise),
             {},
             actual,
             torch.float64,
@@ -349,28 +350,35 @@ def test_inputs_are_left_as_they_are(name: str) -> None:
     assert all(torch.equal(inputs[key], before[key]) for key in inputs)
 
 
-# Products of matrices are what autocast is for; tables, rotations by given frequencies and biases must not change.
-PRODUCTS = ("attention.", "content.", "scheme.PositionScheme")
-WITH_PRODUCTS = {
-    *(
-        f"bias.{name}"
-        for name in ("DistanceMLPBias", "DynamicPositionBias", "FIRE", "IRPEContextual", "LogCoordinateBias")
+# Products of matrices are what autocast is for. All else must not change: tables, given frequencies, positions, masks.
+WITH_PRODUCTS: dict[str, tuple[str, ...]] = {
+    "attention": (
+        *("attention", "attention_weights", "branched_scores", "causal_linear_attention", "fused_attention"),
+        *("hankel_attention", "linear_attention", "positive_features", "recurrent_retention", "retention"),
+        *("toeplitz_attention", "ConvSPE", "SineSPE"),
     ),
-    *(f"embedding.{name}" for name in ("ConvolutionalEmbedding", "LearnableFourier", "PEG")),
-    *(
-        f"rotary.{name}"
-        for name in ("CayleySTRING", "ComRoPE", "FoPE", "LieRE", "RePo", "grape", "rotated_values", "tapa")
+    "bias": ("DistanceMLPBias", "DynamicPositionBias", "FIRE", "IRPEContextual", "LogCoordinateBias"),
+    "content": (
+        *("CoPE", "DAPE", "DeBERTa", "ForgetGate", "PaTH", "RelativeLogits", "Shaw", "Shaw, values", "TUPE"),
+        *("TransformerXL", "deberta_released_scores", "deberta_scores", "deberta_v2_scores", "path_scores"),
+        *("relative_key_query_scores", "relative_key_scores"),
     ),
-    *(f"rotary.{name}" for name in ("LatentKeys", "LatentKeys, expand", "LatentQueries")),
+    "embedding": ("ConvolutionalEmbedding", "LearnableFourier", "PEG"),
+    "rotary": (
+        *("CayleySTRING", "ComRoPE", "FoPE", "LieRE", "RePo", "rotated_values", "tapa"),
+        *("LatentKeys", "LatentKeys, expand", "LatentQueries"),
+    ),
+    "scheme": ("PositionScheme",),
 }
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in CASES if not name.startswith(PRODUCTS) and name not in WITH_PRODUCTS)
-)
-def test_autocast_changes_no_table_and_no_rotation(name: str) -> None:
+@every_case
+def test_autocast_changes_products_alone(name: str) -> None:
     case = CASES[name]
     inputs = cast(case.inputs(9, 0), torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = tensors(case.call(**inputs))
-    assert all(torch.equal(x, y) for x, y in zip(inside, tensors(case.call(**inputs)), strict=True))
+    same = all(torch.equal(x, y) for x, y in zip(inside, tensors(case.call(**inputs)), strict=True))
+    package, call = name.split(".", 1)
+    assert same == (call not in WITH_PRODUCTS.get(package, ()))
+    assert all(bool(x.isfinite().all()) for x in inside if x.is_floating_point())

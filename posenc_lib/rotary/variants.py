@@ -50,8 +50,7 @@ class XPos:
         RoPE(self.frequencies, layout=self.layout)
         _checks.positive("gamma", self.gamma)
         _checks.positive("scale_base", self.scale_base)
-        if isinstance(self.centre, bool) or not isinstance(self.centre, (int, float)) or not math.isfinite(self.centre):
-            raise ValueError(f"centre must be a finite position, got {self.centre!r}")
+        _checks.finite("centre", self.centre)
 
     def scales(self, positions: Tensor) -> Tensor:
         """ζ_i^((p−c)/S) for every position and pair, float64: (T,) or (B, T) → (..., T, r/2)."""
@@ -382,7 +381,8 @@ class RePo(nn.Module):
         compute = _checks.at_least_float32(x.dtype, self.gate.weight.dtype)
         x = x.to(compute)
         gate, content, heads = (layer.weight.to(compute) for layer in (self.gate, self.content, self.heads))
-        return ((nn.functional.silu(x @ gate.mT) * (x @ content.mT)) @ heads.mT).mT
+        named = (nn.functional.silu(x @ gate.mT) * (x @ content.mT)) @ heads.mT
+        return named.mT.to(compute)  # autocast makes products of 16 bits, which are no positions
 
     def transform(
         self,
@@ -443,9 +443,9 @@ def grape(x: Tensor, positions: Tensor, a: Tensor, b: Tensor, *, frequency: floa
             raise ValueError(f"{name} must have shape ({x.shape[-1]},), got {tuple(vector.shape)}")
     compute = _checks.at_least_float32(x.dtype, a.dtype, b.dtype)
     vectors, a, b = x.to(compute), a.to(compute), b.to(compute)
-    if isinstance(frequency, bool) or not isinstance(frequency, (int, float)) or not math.isfinite(frequency):
-        raise ValueError(f"frequency must be a finite number, got {frequency!r}")
-    squared = (a @ a) * (b @ b) - (a @ b) ** 2
+    _checks.finite("frequency", frequency)
+    # Sums and not products of matrices, which autocast makes in 16 bits: the angles come from them.
+    squared = (a * a).sum() * (b * b).sum() - (a * b).sum() ** 2
     if _checks.readable(squared) and squared <= 0:
         raise ValueError("a and b must span a plane, but they are parallel or zero")
     s = squared.sqrt()
@@ -563,4 +563,4 @@ def _exponential_turn(name: str, x: Tensor, positions_name: str, positions: Tens
 
 def _plane(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """(a bᵀ − b aᵀ) x for vectors x (..., d)."""
-    return (x @ b)[..., None] * a - (x @ a)[..., None] * b
+    return (x * b).sum(-1, keepdim=True) * a - (x * a).sum(-1, keepdim=True) * b
