@@ -132,6 +132,17 @@ def heads_tensor(name: str, value: Any) -> Tensor:
     return x
 
 
+def equal_heads(q: Any, k: Any) -> None:
+    """Whether q and k are (B, H, Tq, d) and (B, H, Tk, d), with one head of k for each of q."""
+    heads_tensor("q", q)
+    heads_tensor("k", k)
+    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
+
+
 def position_tensor(name: str, value: Any) -> Tensor:
     """Positions as int64, or as the float32 or float64 that they are.
 
@@ -159,6 +170,13 @@ def attention_positions(name: str, value: Any) -> Tensor:
     if positions.dim() > 2:
         raise ValueError(f"{name} must have shape (T,) or (B, T), got {tuple(positions.shape)}")
     return positions
+
+
+def token_positions(name: str, value: Any, *, batch: int, length: int) -> None:
+    """Whether there is one position for each token: (T,) or (B, T)."""
+    shape = tuple(attention_positions(name, value).shape)
+    if shape not in ((length,), (batch, length)):
+        raise ValueError(f"{name} must have shape ({length},) or ({batch}, {length}), got {shape}")
 
 
 def crossed(q_name: str, q_positions: Any, k_name: str, k_positions: Any) -> tuple[Tensor, Tensor]:

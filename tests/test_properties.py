@@ -577,7 +577,7 @@ def test_places_are_used_in_the_order_of_the_equation() -> None:
         "all",
         transform=lambda q, k, m, n: note("transform", (2 * q, 3 * k)),
         scores=lambda q, k, m, n: note("scores", q @ k.mT + 1),
-        bias=lambda m, n: note("bias", rows),
+        bias=lambda m, n: note("bias", rows[None, None, None]),
         mask=lambda m, n: note("mask", allowed),
         values=lambda weights, v, m, n: note("values", weights @ v + 7),
         scale=0.25,
@@ -667,7 +667,9 @@ def against(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]
 
 INDEX = PositionScheme("counts queries by index", transform=by_index)
 SIGN = PositionScheme("keys turn the other way", transform=against)
-KEY_INDEX = PositionScheme("counts keys by index", bias=lambda m, n: -0.01 * torch.arange(n.shape[-1]).double() ** 2)
+KEY_INDEX = PositionScheme(
+    "counts keys by index", bias=lambda m, n: -0.01 * torch.arange(n.shape[-1]).double()[None, None, None] ** 2
+)
 LEAK = PositionScheme("sees all values", values=lambda weights, v, m, n: weights @ (v + v.mean(2, keepdim=True)))
 
 STATES = normal(2, 9, WIDTH, seed=9)

@@ -127,7 +127,7 @@ def cosformer_features(x: Tensor, positions: Tensor, *, length: int) -> Tensor:
     _checks.whole_number("length", length, least=1)
     if _checks.floating_tensor("x", x, least_dims=4).dim() != 4:
         raise ValueError(f"x must have shape (B, H, T, d), got {tuple(x.shape)}")
-    _check_positions("positions", positions, x)
+    _checks.token_positions("positions", positions, batch=x.shape[0], length=x.shape[2])
     if _checks.readable(positions) and bool(((positions < 0) | (positions > length)).any()):
         outside = positions[(positions < 0) | (positions > length)][0].item()
         raise ValueError(f"positions must lie in 0 … length = {length}, got {outside}")
@@ -174,8 +174,8 @@ def linear_attention(
     Chapter: 08
     """
     q, k, v, dtype = _operands(q, k, v, mask)
-    _check_positions("q_positions", q_positions, q)
-    _check_positions("k_positions", k_positions, k)
+    _checks.token_positions("q_positions", q_positions, batch=q.shape[0], length=q.shape[2])
+    _checks.token_positions("k_positions", k_positions, batch=k.shape[0], length=k.shape[2])
     turned_q, turned_k = _transformed(transform, q, k, q_positions, k_positions)
     return _quotient(turned_q @ (turned_k.mT @ v), q @ k.sum(2)[..., None]).to(dtype)
 
@@ -231,8 +231,8 @@ def causal_linear_attention(
     Chapter: 08
     """
     q, k, v, dtype = _operands(q, k, v, mask)
-    _check_positions("positions", positions, q)
-    _check_positions("positions", positions, k)
+    _checks.token_positions("positions", positions, batch=q.shape[0], length=q.shape[2])
+    _checks.token_positions("positions", positions, batch=k.shape[0], length=k.shape[2])
     turned_q, turned_k = _transformed(transform, q, k, positions, positions)
     numerator = (turned_k[..., :, None] * v[..., None, :]).cumsum(2)  # (B, H, T, f, d_v)
     denominator = k.cumsum(2)  # (B, H, T, f)
@@ -344,8 +344,8 @@ def retention(
     Chapter: 18
     """
     q, k, v, dtype = _operands(q, k, v, mask, positive=False)
-    _check_positions("q_positions", q_positions, q)
-    _check_positions("k_positions", k_positions, k)
+    _checks.token_positions("q_positions", q_positions, batch=q.shape[0], length=q.shape[2])
+    _checks.token_positions("k_positions", k_positions, batch=k.shape[0], length=k.shape[2])
     rate = _log_decays(decays, q)[:, None, None]  # (H, 1, 1)
     turned_q, turned_k = _transformed(transform, q, k, q_positions, k_positions)
     r = relative(q_positions, k_positions)
@@ -401,8 +401,8 @@ def recurrent_retention(
     Chapter: 18
     """
     q, k, v, dtype = _operands(q, k, v, mask, positive=False)
-    _check_positions("positions", positions, q)
-    _check_positions("positions", positions, k)
+    _checks.token_positions("positions", positions, batch=q.shape[0], length=q.shape[2])
+    _checks.token_positions("positions", positions, batch=k.shape[0], length=k.shape[2])
     rate = _log_decays(decays, q)  # (H,)
     turned_q, turned_k = _transformed(transform, q, k, positions, positions)
     memory = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if state is None else state.memory
@@ -594,7 +594,7 @@ def _realized(name: str, x: Tensor, positions_name: str, positions: Tensor, code
     heads, head_dim = code.shape[-4:-2]
     if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or (x.shape[1], x.shape[3]) != (heads, head_dim):
         raise ValueError(f"{name} must have shape (B, {heads}, T, {head_dim}), got {tuple(x.shape)}")
-    _check_positions(positions_name, positions, x)
+    _checks.token_positions(positions_name, positions, batch=x.shape[0], length=x.shape[2])
     compute = _checks.at_least_float32(x.dtype, code.dtype)
     batch = "b" if code.dim() == 5 else ""
     encoded = torch.einsum(f"bhtc,{batch}hctr->bhtr", x.to(compute), code.to(compute))
@@ -646,9 +646,3 @@ def _log_decays(decays: Tensor, q: Tensor) -> Tensor:
         raise ValueError(f"decays must be above 0 and at most 1, got {outside}")
     # In the decays' own dtype: near 1 a float32 γ has lost the digits that log γ consists of.
     return decays.log().to(q.dtype).to(q.device)
-
-
-def _check_positions(name: str, positions: Tensor, x: Tensor) -> None:
-    shape = tuple(_checks.attention_positions(name, positions).shape)
-    if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
-        raise ValueError(f"{name} must have shape ({x.shape[2]},) or {(x.shape[0], x.shape[2])}, got {shape}")

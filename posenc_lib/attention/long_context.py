@@ -187,14 +187,7 @@ def branched_scores(
     Source: jin2024, an2024, kexue9708
     Chapter: 16
     """
-    for name, x in (("q", q), ("k", k)):
-        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
-            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
-    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
-        )
+    _checks.equal_heads(q, k)
     checked_rope("rope", rope)
     parts = _checks.called("branches", branches)(q_positions, k_positions)
     dtype = torch.promote_types(q.dtype, k.dtype)

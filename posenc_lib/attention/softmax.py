@@ -123,11 +123,9 @@ def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
 
 
 def _checked_bias(bias: Tensor, scores: Tensor) -> Tensor:
-    fits = bias.dim() <= 4 and all(
-        size in (1, full) for size, full in zip(reversed(bias.shape), reversed(scores.shape), strict=False)
-    )
+    fits = bias.dim() == 4 and all(size in (1, full) for size, full in zip(bias.shape, scores.shape, strict=True))
     if not fits:
-        raise ValueError(f"bias must broadcast to the scores {tuple(scores.shape)}, got {tuple(bias.shape)}")
+        raise ValueError(f"bias must broadcast to {tuple(scores.shape)} from four axes, got {tuple(bias.shape)}")
     return bias
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,25 +11,11 @@ from posenc_lib.positions import relative
 
 def operands(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
     """q and k in float32 at least, checked against one another and their positions; and the dtype of the result."""
-    for name, x in (("q", q), ("k", k)):
-        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
-            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
-    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
-        )
+    _checks.equal_heads(q, k)
     for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
-        check_positions(name, positions, batch=x.shape[0], length=x.shape[2])
+        _checks.token_positions(name, positions, batch=x.shape[0], length=x.shape[2])
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     return q.to(compute), k.to(compute), torch.promote_types(q.dtype, k.dtype)
-
-
-def check_positions(name: str, positions: Any, *, batch: int, length: int) -> None:
-    """Positions of shape (T,) or (B, T), one for each token."""
-    shape = tuple(_checks.attention_positions(name, positions).shape)
-    if shape not in ((length,), (batch, length)):
-        raise ValueError(f"{name} must have shape ({length},) or ({batch}, {length}), got {shape}")
 
 
 def hidden_states(name: str, x: Tensor | None, dim: int, positions_name: str, positions: Tensor) -> Tensor:
@@ -42,7 +26,7 @@ def hidden_states(name: str, x: Tensor | None, dim: int, positions_name: str, po
         )
     if _checks.floating_tensor(name, x, least_dims=3).dim() != 3 or x.shape[-1] != dim:
         raise ValueError(f"{name} must have shape (B, T, {dim}), got {tuple(x.shape)}")
-    check_positions(positions_name, positions, batch=x.shape[0], length=x.shape[1])
+    _checks.token_positions(positions_name, positions, batch=x.shape[0], length=x.shape[1])
     return x.to(_checks.at_least_float32(x.dtype))
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.content._rows import check_positions, document_numbers, operands, select
+from posenc_lib.content._rows import document_numbers, operands, select
 from posenc_lib.positions import relative
 
 
@@ -32,8 +32,8 @@ def contextual_positions(gate_logits: Tensor, q_positions: Tensor, k_positions: 
     Chapter: 07
     """
     shape = _checks.floating_tensor("gate_logits", gate_logits, least_dims=4).shape
-    check_positions("q_positions", q_positions, batch=shape[0], length=shape[2])
-    check_positions("k_positions", k_positions, batch=shape[0], length=shape[3])
+    _checks.token_positions("q_positions", q_positions, batch=shape[0], length=shape[2])
+    _checks.token_positions("k_positions", k_positions, batch=shape[0], length=shape[3])
     compute = _checks.at_least_float32(gate_logits.dtype)
     gates = gate_logits.to(compute).sigmoid().masked_fill(relative(q_positions, k_positions) > 0, 0)
     to_the_end = gates.flip(-1).cumsum(-1).flip(-1)  # Σ over the keys from n on

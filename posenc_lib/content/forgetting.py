@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.content._rows import check_positions, hidden_states, integer_relative, select
+from posenc_lib.content._rows import hidden_states, integer_relative, select
 
 
 def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor
     Chapter: 07
     """
     shape = _checks.floating_tensor("steps", steps, least_dims=3).shape
-    check_positions("k_positions", k_positions, batch=shape[0], length=shape[2])
+    _checks.token_positions("k_positions", k_positions, batch=shape[0], length=shape[2])
     r = integer_relative(q_positions, k_positions)  # n − m: (Tq, Tk) or (B, 1, Tq, Tk)
     if _checks.readable(r):
         gaps = k_positions.diff() > 1

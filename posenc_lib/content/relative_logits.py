@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.content._rows import check_positions, hidden_states, integer_relative, select, split_heads
+from posenc_lib.content._rows import hidden_states, integer_relative, select, split_heads
 
 
 class RelativeLogits(nn.Module):
@@ -59,7 +59,7 @@ class RelativeLogits(nn.Module):
     ) -> Tensor:
         x = hidden_states("q_x", q_x, self.weight.shape[1], "q_positions", q_positions)
         distance = -integer_relative(q_positions, k_positions)  # m − n
-        check_positions("k_positions", k_positions, batch=x.shape[0], length=k_positions.shape[-1])
+        _checks.token_positions("k_positions", k_positions, batch=x.shape[0], length=k_positions.shape[-1])
         rank, extent = self.curves.shape
         mix = split_heads(x @ self.weight.to(x.dtype).mT, self.weight.shape[0] // rank)  # (B, H, Tq, r)
         bias = select(mix @ self.curves.to(x.dtype), distance.clamp(0, extent - 1))
