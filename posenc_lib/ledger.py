@@ -21,6 +21,7 @@ class Claim:
         id: "C01" … "C66".
         section: section of the article, such as "2.1".
         statement: the claim, in our words.
+        sources: citation keys of the works our answer rests on, besides the cell that settles the claim; may be empty.
 
     Chapter: ledger
     """
@@ -28,6 +29,7 @@ class Claim:
     id: str
     section: str
     statement: str
+    sources: tuple[str, ...]
 
 
 def claims() -> dict[str, Claim]:
@@ -39,7 +41,7 @@ def claims() -> dict[str, Claim]:
     Chapter: ledger
     """
     rows = json.loads(files("posenc_lib").joinpath("claims.json").read_text(encoding="utf-8"))
-    return {row["id"]: Claim(**row) for row in rows}
+    return {row["id"]: Claim(**{**row, "sources": tuple(row["sources"])}) for row in rows}
 
 
 def settles(claim_id: str, *, verdict: str, claim: bool, correction: bool | None = None, note: str) -> None:

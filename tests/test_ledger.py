@@ -27,6 +27,17 @@ def test_claims_are_numbered_in_order():
     assert all(claim.statement.endswith(".") for claim in claims().values())
 
 
+def test_sources_are_cited_in_the_chapter_that_settles_the_claim():
+    chapters = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    for claim in claims().values():
+        settling = [text for text in chapters if re.search(rf'settles\([\s\\n",]*{claim.id}', text)]
+        assert len(settling) <= 1, f"{claim.id} is settled in more than one chapter"
+        for key in claim.sources:
+            assert f"{{{key}," in bibliography, f"{claim.id}: {key} is not in references.bib"
+            assert all(key in text for text in settling), f"{claim.id}: its chapter does not cite {key}"
+
+
 @pytest.mark.parametrize("verdict", HOLDS)
 @pytest.mark.parametrize("claim", [True, False])
 @pytest.mark.parametrize("correction", [True, False])

@@ -453,7 +453,8 @@ def ledger() -> str:
         "# The ledger of claims\n",
         f"The article series that this book follows makes {len(known)} statements that can be checked (in our words "
         "below). A verdict is the output of a cell: the cell holds the test, an experiment or a proof, and fails when "
-        "its verdict is reversed. A claim that no cell settles yet is open.\n",
+        "its verdict is reversed. A claim that no cell settles yet is open. The works named in a row are those that "
+        "our answer rests on besides the cell; where none is named, the cell is all.\n",
         f"Settled: {len(rows)} of {len(known)} ("
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         + f"). Open: {len(known) - len(rows)}.\n",
@@ -466,7 +467,7 @@ def ledger() -> str:
         if row:
             link = f"[{claim.id}](#claim-{claim.id})"  # the verdict's box, which the book's extension makes a target
             verdict = f'<span class="posenc-badge" data-verdict="{row["verdict"]}">{row["verdict"]}</span>'
-            found = escape(row["note"])
+            found = escape(row["note"]) + (f" {{cite:t}}`{','.join(claim.sources)}`" if claim.sources else "")
         else:
             link, verdict, found = claim.id, '<span class="posenc-badge" data-verdict="open">open</span>', ""
         page.append(f"| {link} {verdict} | §{claim.section} {escape(claim.statement)} | {found} |")
