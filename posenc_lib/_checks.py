@@ -35,6 +35,12 @@ def whole_number(name: str, value: Any, *, least: int) -> int:
     return cast(int, value)
 
 
+def sizes(**named: Any) -> None:
+    """Whether each argument is an int of at least 1."""
+    for name, value in named.items():
+        whole_number(name, value, least=1)
+
+
 def even_dimension(name: str, value: Any) -> int:
     """`value` if it is an even int of at least 2: channels are rotated in pairs."""
     number = whole_number(name, value, least=1)
@@ -143,6 +149,23 @@ def equal_heads(q: Any, k: Any) -> None:
         )
 
 
+def grouped_heads(q: Any, k: Any) -> None:
+    """Whether q and k are (B, H, Tq, d) and (B, Hk, Tk, d), Hk a divisor of H."""
+    heads_tensor("q", q)
+    heads_tensor("k", k)
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            "q and k must agree in batch and head dimension, and k's heads must divide q's; "
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
+
+
+def values_of(k: Tensor, v: Any) -> None:
+    """Whether v (B, Hk, Tk, d_v) has one value for each key."""
+    if heads_tensor("v", v).shape[:3] != k.shape[:3]:
+        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+
+
 def position_tensor(name: str, value: Any) -> Tensor:
     """Positions as int64, or as the float32 or float64 that they are.
 
@@ -190,6 +213,17 @@ def crossed(q_name: str, q_positions: Any, k_name: str, k_positions: Any) -> tup
         raise ValueError(f"{q_name} and {k_name} must have the same batch, got {m.shape[0]} and {n.shape[0]}")
     m, n = (x if x.dim() == 2 else x[None] for x in (m, n))
     return m[:, None, :, None], n[:, None, None, :]
+
+
+def rows(name: str, value: Any, count: int) -> Tensor:
+    """Positions that are rows of a table: integers in 0 … count − 1."""
+    positions = position_tensor(name, value)
+    if positions.is_floating_point():
+        raise TypeError(f"{name} must be integers, which are rows of the table; got {positions.dtype}")
+    if readable(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < count:
+        got = f"{int(positions.min())} … {int(positions.max())}"
+        raise ValueError(f"{name} must lie in 0 … {count - 1} (the table has {count} rows), got {got}")
+    return positions
 
 
 def token_mask(name: str, value: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -19,6 +20,15 @@ CHAPTERS = {f"{number:02d}" for number in range(1, 24)} | {"notation", "ledger",
 KEYS = set(
     re.findall(r"^@\w+\{([^,\s]+)", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
 )
+LINES = 62  # about 60, docstring and decorators included
+LONGER = {
+    "Frames": "a figure with a slider: its constructor draws the frames, its methods write them for three hosts",
+    "LayerSettings": "one layer of a checkpoint: each method fills one place of its scheme",
+    "Section": "a reader of configurations: one short method for each kind of value",
+    "Layer": "one layer of a plan: its checks tell which settings exclude one another",
+    "TinyTransformer": "a whole model: constructor, input, forward pass and weights",
+    "Rotation": "a rotation and its algebra: apply, undo, compose; each method is a few lines",
+}
 
 every_callable = pytest.mark.parametrize("name", public())
 
@@ -59,7 +69,7 @@ def test_arguments_are_those_of_the_signature(name: str) -> None:
 @every_callable
 def test_what_raises_says_so(name: str) -> None:
     source = inspect.getsource(public()[name])
-    if re.search(r"^\s+raise \w+Error|_checks\.\w+\(\"", source, re.MULTILINE):
+    if re.search(r"^\s+raise \w+Error|_checks\.(\w+\(\"|sizes\()", source, re.MULTILINE):
         raised = sections(name).get("Raises", "")
         assert re.match(r"\s+(\w+Error(, )?)+: \S", raised), f"{name} raises, and its docstring doesn't say what"
 
@@ -71,6 +81,22 @@ def test_sources_and_chapters_exist(name: str) -> None:
         cited = set(parts["Source"].strip().split(", "))
         assert cited <= KEYS, f"not in book/references.bib: {sorted(cited - KEYS)}"
     assert parts["Chapter"].strip() in CHAPTERS
+
+
+def lengths() -> dict[str, int]:
+    """Lines of every public function and class of the library, decorators included; methods count with their class."""
+    found = {}
+    for path in sorted(Path(posenc_lib.__file__).parent.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                found[node.name] = max(node.end_lineno - first + 1, found.get(node.name, 0))
+    return found
+
+
+def test_an_encoding_fits_on_a_page() -> None:
+    """As its paper has it. What is longer is no single idea, and is listed with what it holds instead."""
+    assert {name for name, lines in lengths().items() if lines > LINES} == set(LONGER)
 
 
 def test_there_is_something_to_test() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from posenc_lib import _checks
-from posenc_lib.attention.softmax import _check_shapes, _checked_mask
+from posenc_lib.attention.softmax import _allowed, _check_shapes
 from posenc_lib.positions import relative
 from posenc_lib.scheme import NOPE, PositionScheme
 
@@ -48,26 +48,15 @@ def fused_attention(
     Source: dao2022
     Chapter: 18
     """
-    if not isinstance(scheme, PositionScheme):
-        raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
-    own = [place for place in ("scores", "values") if place in scheme.places]
-    if own:
-        raise ValueError(
-            f"scheme must leave {' and '.join(own)} empty, which a fused kernel computes itself; "
-            f"got {scheme.name!r}: use attention(...)"
-        )
+    _check_scheme(scheme)
     _check_shapes(q, k, q_positions, k_positions)
-    if _checks.floating_tensor("v", v, least_dims=4).shape[:3] != k.shape[:3]:
-        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+    _checks.values_of(k, v)
     hidden = {} if q_x is None and k_x is None else {"q_x": q_x, "k_x": k_x}
     if scheme.transform is not None:
         q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    weights = q[..., :1].expand(-1, -1, -1, k.shape[2])  # the scores' shape, to check masks against
-    allowed = mask if mask is None else _checked_mask(mask, weights)
-    if scheme.mask is not None:
-        from_scheme = _checked_mask(scheme.mask(q_positions, k_positions), weights)
-        allowed = from_scheme if allowed is None else allowed & from_scheme
+    scores = q[..., :1].expand(-1, -1, -1, k.shape[2])  # of their shape, to check masks against
+    allowed = _allowed(mask, scheme, q_positions, k_positions, scores)
     attn_mask = scheme.bias(q_positions, k_positions, **hidden).to(dtype) if scheme.bias is not None else None
     some = None
     if allowed is not None:
@@ -154,17 +143,11 @@ def hankel_attention(
     Source: dao2022
     Chapter: 08
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
-            raise ValueError(f"{name} must have shape (B, H, N, d), got {tuple(x.shape)}")
+    _checks.grouped_heads(q, k)
+    _checks.values_of(k, v)
     length = q.shape[2]
-    if k.shape[:3:2] != q.shape[:3:2] or k.shape[3] != q.shape[3] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(
-            "q and k must agree in batch, length and head dimension, and k's heads must divide q's; "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
-        )
-    if v.shape[:3] != k.shape[:3]:
-        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+    if k.shape[2] != length:
+        raise ValueError(f"q and k must agree in length, for the same positions; got {length} and {k.shape[2]}")
     vector = _checked_vector(bias, q.shape[1], length, causal).to(q.device)
     _checks.whole_number("chunk", chunk, least=1)
     if scale is not None:
@@ -237,6 +220,17 @@ def relative_score_mod(bias: Tensor, *, q_positions: Tensor, k_positions: Tensor
         return score + vector[head, n - m + furthest]
 
     return score_mod
+
+
+def _check_scheme(scheme: PositionScheme) -> None:
+    if not isinstance(scheme, PositionScheme):
+        raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
+    own = [place for place in ("scores", "values") if place in scheme.places]
+    if own:
+        raise ValueError(
+            f"scheme must leave {' and '.join(own)} empty, which a fused kernel computes itself; "
+            f"got {scheme.name!r}: use attention(...)"
+        )
 
 
 def _checked_vector(bias: Tensor, heads: int, length: int, causal: bool) -> Tensor:

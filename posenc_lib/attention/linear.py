@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
+from posenc_lib.attention.fused import _checked_vector
 from posenc_lib.positions import relative
 
 Transform = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -273,13 +275,7 @@ def toeplitz_attention(
     length = k.shape[2]
     if q.shape[2] != length:
         raise ValueError(f"q must have k's length {length}: both hold the same positions; got {q.shape[2]}")
-    if _checks.floating_tensor("bias", bias, least_dims=2).shape != (q.shape[1], 2 * length - 1):
-        raise ValueError(f"bias must have shape (H, 2N−1) = {(q.shape[1], 2 * length - 1)}, got {tuple(bias.shape)}")
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal must be True or False, got {causal!r}")
-    b = bias.to(q.dtype).to(q.device)
-    if causal:
-        b = torch.cat((b[:, :length], b.new_full((b.shape[0], length - 1), -math.inf)), -1)
+    b = _checked_vector(bias, q.shape[1], length, causal).to(q.dtype).to(q.device)
     c = (b - b.detach().amax(-1, keepdim=True)).exp().flip(-1)  # of m − n = −(N−1) … N−1; the maximum cancels
     circle = torch.cat((c[:, length - 1 :], c.new_zeros(c.shape[0], 1), c[:, : length - 1]), -1)  # (H, 2N), from 0 on
     terms = k[..., :, None] * torch.cat((v, torch.ones_like(v[..., :1])), -1)[..., None, :]  # (B, H, N, f, d_v + 1)
@@ -416,16 +412,30 @@ def recurrent_retention(
     return (torch.cat(out, 2) / math.sqrt(q.shape[-1])).to(dtype), RetentionState(memory, last)
 
 
-class SineSPE(nn.Module):
+class _StochasticPositions(nn.Module):
+    """What sineSPE and convSPE share: q̂_m = Σ_c q_mc Q̄_c(m),  k̂_n = Σ_c k_nc K̄_c(n).  The codes Q̄ and K̄ are theirs."""
+
+    def transform(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Query and key, each as R realizations."""
+        q_codes, k_codes = self.codes(q_positions, k_positions, noise)
+        return _realized("q", q, q_positions, q_codes), _realized("k", k, k_positions, k_codes)
+
+    def codes(self, q_positions: Tensor, k_positions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class SineSPE(_StochasticPositions):
     """sineSPE: queries and keys meet random waves of their positions, whose correlation is a learned relative kernel.
 
     Equation: q̂_m = Σ_c q_mc Q̄_c(m),  k̂_n = Σ_c k_nc K̄_c(n),  E[q̂_mᵀ k̂_n] / √R = Σ_c q_mc k_nc P_c(m − n) / √d,
         P_c(r) = Σ_j λ_cj² cos(2π f_cj r + θ_cj) / 2J      (liutkus2021; normalised as in the released code)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, R), (B, H, Tk, R)
 
-    The noise is a value that the caller draws and holds: the same for queries and keys, in every layer or anew in each,
-    and for as long as a cache lives. In `PositionScheme(transform=partial(spe.transform, noise=noise))` the scale 1/√R
-    that attention applies is right. For linear attention apply the feature map to q̂ and k̂. No gate is included.
+    The caller draws the noise and holds it: the same for queries and keys, in every layer or anew in each, for as long
+    as a cache lives. With `partial(spe.transform, noise=noise)` as a scheme's transform, attention's own scale 1/√R is
+    right. For linear attention apply the feature map to q̂ and k̂. No gate is included.
 
     Args:
         heads: H.
@@ -442,13 +452,10 @@ class SineSPE(nn.Module):
 
     def __init__(self, heads: int, head_dim: int, *, waves: int = 1, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        for name, size in (("heads", heads), ("head_dim", head_dim), ("waves", waves)):
-            _checks.whole_number(name, size, least=1)
-
-        def normal() -> nn.Parameter:
-            return nn.Parameter(nn.init.normal_(torch.empty(heads, head_dim, waves), generator=generator))
-
-        self.frequencies, self.offsets, self.gains = normal(), normal(), normal()
+        _checks.sizes(heads=heads, head_dim=head_dim, waves=waves)
+        self.frequencies, self.offsets, self.gains = (
+            normal(heads, head_dim, waves, std=1.0, generator=generator) for _ in range(3)
+        )
         with torch.no_grad():
             self.frequencies.sub_(4)  # slow waves, for a long reach
             self.gains.mul_(2 / self.gains.norm(dim=-1, keepdim=True).sqrt())
@@ -462,38 +469,25 @@ class SineSPE(nn.Module):
     def kernel(self, relative_positions: Tensor) -> Tensor:
         """P_c of the distance m − n, given n − m (key − query) of any shape S: (H, d, *S)."""
         r = _checks.position_tensor("relative_positions", relative_positions)[..., None]  # (*S, 1)
-        f, theta, power = (x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in self._parameters_used())
+        f, theta, power = (x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in _waves(self))
         return (power * torch.cos(theta - 2 * math.pi * f * r.to(f.dtype))).sum(-1).to(self.gains.dtype)
 
-    def transform(
-        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Query and key, each as R realizations."""
-        f, theta, power = self._parameters_used()
+    def codes(self, q_positions: Tensor, k_positions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Q̄ and K̄, R realizations of each: (H, d, T, R) or (B, H, d, T, R)."""
+        f, theta, power = _waves(self)
         _check_noise(noise, power, least=2 * power.shape[2], most=2 * power.shape[2])
         amplitude = power.sqrt().repeat_interleave(2, -1)[..., None] * noise.to(power.dtype)  # (H, d, 2J, R)
 
         def code(name: str, positions: Tensor, offsets: Tensor | float) -> Tensor:
-            _checks.attention_positions(name, positions)
-            wide = torch.float32 if positions.device.type == "mps" else torch.float64
-            p = positions.to(wide)[:, None] if positions.dim() == 1 else positions.to(wide)[:, None, None, :, None]
-            phase = 2 * math.pi * f[:, :, None].to(wide) * p + offsets  # (H, d, T, J) or (B, H, d, T, J)
+            p = _column(_checks.attention_positions(name, positions))
+            phase = 2 * math.pi * f[:, :, None].to(p.dtype) * p + offsets  # (H, d, T, J) or (B, H, d, T, J)
             waves = torch.stack((phase.cos(), phase.sin()), -1).flatten(-2)
             return waves.to(amplitude.dtype) @ amplitude
 
-        return (
-            _realized("q", q, "q_positions", q_positions, code("q_positions", q_positions, theta[:, :, None])),
-            _realized("k", k, "k_positions", k_positions, code("k_positions", k_positions, 0.0)),
-        )
-
-    def _parameters_used(self) -> tuple[Tensor, Tensor, Tensor]:
-        compute = _checks.at_least_float32(self.gains.dtype)
-        frequencies, offsets, gains = (x.to(compute) for x in (self.frequencies, self.offsets, self.gains))
-        power = nn.functional.softplus(gains).square() / (2 * gains.shape[-1])
-        return frequencies.sigmoid() / 2, offsets, power
+        return code("q_positions", q_positions, theta[:, :, None]), code("k_positions", k_positions, 0.0)
 
 
-class ConvSPE(nn.Module):
+class ConvSPE(_StochasticPositions):
     """convSPE: the random codes are noise along the positions, smoothed by two learned filters.
 
     Equation: Q̄_c(m) = Σ_p φ_cp z_c(m + p),  K̄_c(n) = Σ_p ψ_cp z_c(n + p),  p = 0 … P−1;  then as in `SineSPE`, with
@@ -518,8 +512,7 @@ class ConvSPE(nn.Module):
         self, heads: int, head_dim: int, *, kernel_size: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        for name, size in (("heads", heads), ("head_dim", head_dim), ("kernel_size", kernel_size)):
-            _checks.whole_number(name, size, least=1)
+        _checks.sizes(heads=heads, head_dim=head_dim, kernel_size=kernel_size)
 
         def uniform() -> nn.Parameter:
             empty = torch.empty(heads, head_dim, kernel_size)
@@ -529,8 +522,7 @@ class ConvSPE(nn.Module):
 
     def draw(self, length: int, realizations: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Noise z ~ N(0, 1) for positions 0 … length−1 and R realizations: (H, d, length + P − 1, R)."""
-        _checks.whole_number("length", length, least=1)
-        _checks.whole_number("realizations", realizations, least=1)
+        _checks.sizes(length=length, realizations=realizations)
         heads, head_dim, size = self.q_filter.shape
         return _noise(heads, head_dim, length + size - 1, realizations, like=self.q_filter, generator=generator)
 
@@ -544,29 +536,19 @@ class ConvSPE(nn.Module):
             raise TypeError(f"relative_positions must be integers, got {relative_positions.dtype}")
         return table[..., torch.where(distance.abs() < size, distance + size - 1, 2 * size - 1)]
 
-    def transform(
-        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Query and key, each as R realizations."""
+    def codes(self, q_positions: Tensor, k_positions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Q̄ and K̄, R realizations of each: (H, d, T, R) or (B, H, d, T, R)."""
         _check_noise(noise, self.q_filter, least=self.q_filter.shape[2], most=None)
 
         def code(name: str, positions: Tensor, taps: Tensor) -> Tensor:
             length = noise.shape[2] - taps.shape[-1] + 1
-            positions = _checks.attention_positions(name, positions)
-            if positions.is_floating_point():
-                raise TypeError(f"{name} must be integers, places in the noise; got {positions.dtype}")
-            if _checks.readable(positions) and bool(((positions < 0) | (positions >= length)).any()):
-                outside = positions[(positions < 0) | (positions >= length)][0].item()
-                raise ValueError(f"{name} must lie in 0 … {length - 1}, for which noise was drawn; got {outside}")
+            positions = _places(name, positions, length)
             channels = noise.to(taps.dtype).flatten(0, 1).movedim(-1, 0)  # (R, H·d, length + P − 1)
             smooth = nn.functional.conv1d(channels, taps.flatten(0, 1)[:, None], groups=channels.shape[1])
             picked = smooth.reshape(-1, *taps.shape[:2], length)[..., positions]  # (R, H, d, T) or (R, H, d, B, T)
             return picked.movedim(0, -1) if positions.dim() == 1 else picked.movedim(3, 0).movedim(1, -1)
 
-        return (
-            _realized("q", q, "q_positions", q_positions, code("q_positions", q_positions, self.q_filter)),
-            _realized("k", k, "k_positions", k_positions, code("k_positions", k_positions, self.k_filter)),
-        )
+        return code("q_positions", q_positions, self.q_filter), code("k_positions", k_positions, self.k_filter)
 
 
 def _transformed(
@@ -589,12 +571,37 @@ def _check_noise(noise: Tensor, like: Tensor, *, least: int, most: int | None) -
         raise ValueError(f"noise must be what draw(...) of this module gave, ({heads}, {head_dim}, …, R); got {shape}")
 
 
-def _realized(name: str, x: Tensor, positions_name: str, positions: Tensor, code: Tensor) -> Tensor:
+def _waves(spe: SineSPE) -> tuple[Tensor, Tensor, Tensor]:
+    """f, θ and λ²/2J of sineSPE, in float32 at least."""
+    compute = _checks.at_least_float32(spe.gains.dtype)
+    frequencies, offsets, gains = (x.to(compute) for x in (spe.frequencies, spe.offsets, spe.gains))
+    power = nn.functional.softplus(gains).square() / (2 * gains.shape[-1])
+    return frequencies.sigmoid() / 2, offsets, power
+
+
+def _column(positions: Tensor) -> Tensor:
+    """Positions as (T, 1) or (B, 1, 1, T, 1): beside heads, channels and waves, in float64 where the device has it."""
+    wide = positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
+    return wide[:, None] if wide.dim() == 1 else wide[:, None, None, :, None]
+
+
+def _places(name: str, positions: Tensor, length: int) -> Tensor:
+    """Positions as indices into noise that was drawn for 0 … length − 1."""
+    places = _checks.attention_positions(name, positions)
+    if places.is_floating_point():
+        raise TypeError(f"{name} must be integers, places in the noise; got {places.dtype}")
+    if _checks.readable(places) and bool(((places < 0) | (places >= length)).any()):
+        outside = places[(places < 0) | (places >= length)][0].item()
+        raise ValueError(f"{name} must lie in 0 … {length - 1}, for which noise was drawn; got {outside}")
+    return places
+
+
+def _realized(name: str, x: Tensor, positions: Tensor, code: Tensor) -> Tensor:
     """x (B, H, T, d) with a code (H, d, T, R) or (B, H, d, T, R) → (B, H, T, R)."""
     heads, head_dim = code.shape[-4:-2]
     if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or (x.shape[1], x.shape[3]) != (heads, head_dim):
         raise ValueError(f"{name} must have shape (B, {heads}, T, {head_dim}), got {tuple(x.shape)}")
-    _checks.token_positions(positions_name, positions, batch=x.shape[0], length=x.shape[2])
+    _checks.token_positions(f"{name}_positions", positions, batch=x.shape[0], length=x.shape[2])
     compute = _checks.at_least_float32(x.dtype, code.dtype)
     batch = "b" if code.dim() == 5 else ""
     encoded = torch.einsum(f"bhtc,{batch}hctr->bhtr", x.to(compute), code.to(compute))
@@ -605,16 +612,8 @@ def _operands(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, positive: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, torch.dtype]:
     """q, k and v in float32 at least, keys repeated for their queries, padding zero; and the dtype of the result."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if _checks.floating_tensor(name, x, least_dims=4).dim() != 4:
-            raise ValueError(f"{name} must have shape (B, H, T, d), got {tuple(x.shape)}")
-    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(
-            "q and k must agree in batch and width, and k's heads must divide q's; "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
-        )
-    if v.shape[:3] != k.shape[:3]:
-        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+    _checks.grouped_heads(q, k)
+    _checks.values_of(k, v)
     for name, x in (("q", q), ("k", k)) if positive else ():
         if _checks.readable(x) and bool((x < 0).any()):
             raise ValueError(

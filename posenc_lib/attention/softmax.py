@@ -59,10 +59,7 @@ def attention_weights(
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)  # (B, H, Tq, Tk)
     if scheme.bias is not None:
         scores = scores + _checked_bias(scheme.bias(q_positions, k_positions, **hidden), scores)
-    allowed = mask if mask is None else _checked_mask(mask, scores)
-    if scheme.mask is not None:
-        own = _checked_mask(scheme.mask(q_positions, k_positions), scores)
-        allowed = own if allowed is None else allowed & own
+    allowed = _allowed(mask, scheme, q_positions, k_positions, scores)
     if allowed is None:
         return scores.softmax(-1)
     # The lowest finite number instead of −∞: a row without any key would be 0/0, and its gradient NaN.
@@ -96,8 +93,7 @@ def attention(
     Source: vaswani2017
     Chapter: 01
     """
-    if _checks.heads_tensor("k", k).shape[:3] != _checks.heads_tensor("v", v).shape[:3]:
-        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+    _checks.values_of(_checks.heads_tensor("k", k), v)
     weights = attention_weights(
         q, k, q_positions=q_positions, k_positions=k_positions, scheme=scheme, mask=mask, q_x=q_x, k_x=k_x
     )
@@ -108,13 +104,7 @@ def attention(
 
 
 def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> None:
-    _checks.heads_tensor("q", q)
-    _checks.heads_tensor("k", k)
-    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
-        raise ValueError(
-            "q and k must agree in batch and head dimension, and k's heads must divide q's; "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
-        )
+    _checks.grouped_heads(q, k)
     for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
         shape = tuple(_checks.position_tensor(name, positions).shape)
         batch, length = x.shape[0], x.shape[2]
@@ -127,6 +117,17 @@ def _checked_bias(bias: Tensor, scores: Tensor) -> Tensor:
     if not fits:
         raise ValueError(f"bias must broadcast to {tuple(scores.shape)} from four axes, got {tuple(bias.shape)}")
     return bias
+
+
+def _allowed(
+    mask: Tensor | None, scheme: PositionScheme, q_positions: Tensor, k_positions: Tensor, scores: Tensor
+) -> Tensor | None:
+    """The keys that the caller's mask and the scheme's own both allow; None where neither says anything."""
+    allowed = mask if mask is None else _checked_mask(mask, scores)
+    if scheme.mask is None:
+        return allowed
+    own = _checked_mask(scheme.mask(q_positions, k_positions), scores)
+    return own if allowed is None else allowed & own
 
 
 def _checked_mask(mask: Tensor, scores: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
 from posenc_lib.content._rows import integer_relative, operands, select, split_heads
 
 
@@ -233,14 +234,11 @@ class DeBERTa(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("heads", heads), ("head_dim", head_dim), ("dim", dim), ("span", span)):
-            _checks.whole_number(name, size, least=1)
+        _checks.sizes(heads=heads, head_dim=head_dim, dim=dim, span=span)
         self.heads = heads
-        self.table = nn.Parameter(torch.empty(2 * span, dim))
-        self.key_weight = nn.Parameter(torch.empty(heads * head_dim, dim))
-        self.query_weight = nn.Parameter(torch.empty(heads * head_dim, dim))
-        for parameter in (self.table, self.key_weight, self.query_weight):
-            nn.init.normal_(parameter, std=_checks.positive("std", std), generator=generator)
+        self.table = normal(2 * span, dim, std=std, generator=generator)
+        self.key_weight = normal(heads * head_dim, dim, std=std, generator=generator)
+        self.query_weight = normal(heads * head_dim, dim, std=std, generator=generator)
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """Kʳ and Qʳ, (H, 2K, d) each."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
 from posenc_lib.content._rows import document_numbers, hidden_states, operands, split_heads
 from posenc_lib.positions import relative
 
@@ -84,13 +85,10 @@ class PaTH(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("dim", dim), ("heads", heads), ("head_dim", head_dim), ("rank", rank)):
-            _checks.whole_number(name, size, least=1)
-        self.down_weight = nn.Parameter(torch.empty(rank, dim))
-        self.up_weight = nn.Parameter(torch.empty(heads * head_dim, rank))
-        self.beta_weight = nn.Parameter(torch.empty(heads, dim))
-        for parameter in (self.down_weight, self.up_weight, self.beta_weight):
-            nn.init.normal_(parameter, std=_checks.positive("std", std), generator=generator)
+        _checks.sizes(dim=dim, heads=heads, head_dim=head_dim, rank=rank)
+        self.down_weight = normal(rank, dim, std=std, generator=generator)
+        self.up_weight = normal(heads * head_dim, rank, std=std, generator=generator)
+        self.beta_weight = normal(heads, dim, std=std, generator=generator)
         self.beta_bias = nn.Parameter(torch.zeros(heads))
 
     def reflections(self, k_x: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,6 +109,5 @@ class PaTH(nn.Module):
         q_x: Tensor | None = None,
         k_x: Tensor | None = None,
     ) -> Tensor:
-        x = hidden_states("k_x", k_x, self.down_weight.shape[1], "k_positions", k_positions)
-        w, beta = self.reflections(x)
+        w, beta = self.reflections(hidden_states("k_x", k_x, self.down_weight.shape[1], "k_positions", k_positions))
         return path_scores(q, k, q_positions, k_positions, w=w, beta=beta)

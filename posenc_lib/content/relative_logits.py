@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
 from posenc_lib.content._rows import hidden_states, integer_relative, select, split_heads
 
 
@@ -47,12 +48,9 @@ class RelativeLogits(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("dim", dim), ("heads", heads), ("extent", extent), ("rank", rank)):
-            _checks.whole_number(name, size, least=1)
-        self.weight = nn.Parameter(torch.empty(heads * rank, dim))
-        self.curves = nn.Parameter(torch.empty(rank, extent))
-        for parameter in (self.weight, self.curves):
-            nn.init.normal_(parameter, std=_checks.positive("std", std), generator=generator)
+        _checks.sizes(dim=dim, heads=heads, extent=extent, rank=rank)
+        self.weight = normal(heads * rank, dim, std=std, generator=generator)
+        self.curves = normal(rank, extent, std=std, generator=generator)
 
     def forward(
         self, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
 from posenc_lib.content._rows import integer_relative, split_heads
 
 
@@ -78,25 +79,17 @@ class TUPE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("num_positions", num_positions), ("dim", dim), ("heads", heads), ("head_dim", head_dim)):
-            _checks.whole_number(name, size, least=1)
-        self.table = nn.Parameter(torch.empty(num_positions, dim))
-        self.query_weight = nn.Parameter(torch.empty(heads * head_dim, dim))
-        self.key_weight = nn.Parameter(torch.empty(heads * head_dim, dim))
-        for parameter in (self.table, self.query_weight, self.key_weight):
-            nn.init.normal_(parameter, std=_checks.positive("std", std), generator=generator)
+        _checks.sizes(num_positions=num_positions, dim=dim, heads=heads, head_dim=head_dim)
+        self.table = normal(num_positions, dim, std=std, generator=generator)
+        self.query_weight = normal(heads * head_dim, dim, std=std, generator=generator)
+        self.key_weight = normal(heads * head_dim, dim, std=std, generator=generator)
         self.theta = nn.Parameter(torch.zeros(2, heads))
 
     def correlation(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """(p_m U^Q)(p_n U^K)ᵀ / √(2d), before the reset."""
         integer_relative(q_positions, k_positions)  # checks both
-        q, k = (
-            self._project(name, positions, weight)
-            for name, positions, weight in (
-                ("q_positions", q_positions, self.query_weight),
-                ("k_positions", k_positions, self.key_weight),
-            )
-        )
+        q = self._project("q_positions", q_positions, self.query_weight)
+        k = self._project("k_positions", k_positions, self.key_weight)
         scores: Tensor = q @ k.mT * (2 * q.shape[-1]) ** -0.5
         return scores
 
@@ -104,10 +97,7 @@ class TUPE(nn.Module):
         return untie_cls(self.correlation(q_positions, k_positions), q_positions, k_positions, self.theta)
 
     def _project(self, name: str, positions: Tensor, weight: Tensor) -> Tensor:
-        rows, compute = self.table.shape[0], _checks.at_least_float32(self.table.dtype)
-        if _checks.readable(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < rows:
-            got = f"{int(positions.min())} … {int(positions.max())}"
-            raise ValueError(f"{name} must lie in 0 … {rows - 1} (the table has {rows} rows), got {got}")
-        positions = positions.to(torch.int64)
+        compute = _checks.at_least_float32(self.table.dtype)
+        positions = _checks.rows(name, positions, self.table.shape[0])
         vectors = self.table[positions if positions.dim() == 2 else positions[None]].to(compute)  # (1 or B, T, D)
         return split_heads(vectors @ weight.to(compute).mT, self.theta.shape[1])

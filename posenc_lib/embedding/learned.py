@@ -41,13 +41,4 @@ class LearnedEmbedding(nn.Module):
         nn.init.normal_(self.table, std=std, generator=generator)
 
     def forward(self, positions: Tensor) -> Tensor:
-        positions = _checks.position_tensor("positions", positions)
-        if positions.is_floating_point():
-            raise TypeError(f"positions must be integers, which are rows of the table; got {positions.dtype}")
-        if _checks.readable(positions):
-            low, high, rows = int(positions.min()), int(positions.max()), self.table.shape[0]
-            if low < 0 or high >= rows:
-                raise ValueError(
-                    f"positions must lie in 0 … {rows - 1} (the table has {rows} rows), got {low} … {high}"
-                )
-        return self.table[positions]
+        return self.table[_checks.rows("positions", positions, self.table.shape[0])]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from posenc_lib import _checks
 from posenc_lib.frequencies import inverse_frequencies
-from posenc_lib.rotary.rope import LAYOUTS, Rotation
+from posenc_lib.rotary.rope import LAYOUTS, Rotation, turn_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,27 +77,13 @@ class AxialRoPE:
 
     def _turn(self, name: str, x: Tensor, positions: Tensor, dtype: torch.dtype) -> Tensor:
         cos, sin = self._tables(f"{name}_positions", positions, dtype)  # ([B,] [H,] T, r/2)
-        if self.frequencies.dim() == 2:
-            return Rotation(cos, sin, self.layout, self.attention_factor)(x)
-        heads = self.frequencies.shape[0]
-        if x.dim() != 4 or x.shape[1] != heads:
-            raise ValueError(f"{name} must be (B, H, T, d) with H = {heads}, got {tuple(x.shape)}")
-        if cos.dim() == 3:  # the heads stand where a `Rotation` has its batch
-            return Rotation(cos, sin, self.layout, self.attention_factor)(x.transpose(0, 1)).transpose(0, 1)
-        if cos.shape[0] != x.shape[0]:
-            raise ValueError(f"{name} must have the positions' batch {cos.shape[0]}, got {tuple(x.shape)}")
-        turn = Rotation(cos.flatten(0, 1), sin.flatten(0, 1), self.layout, self.attention_factor)
-        return turn(x.flatten(0, 1)[:, None]).reshape(x.shape)
+        if self.frequencies.dim() == 3:
+            return turn_heads(name, x, cos, sin, self.layout)
+        return Rotation(cos, sin, self.layout, self.attention_factor)(x)
 
     def _tables(self, name: str, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        at = _axis_positions(name, positions, self.frequencies.shape[-2])
-        _checks.floating_dtype("dtype", dtype)
-        # Apple's mps has no float64: there the table is made on the CPU, rounded, and then moved.
-        workplace = torch.device("cpu") if at.device.type == "mps" else at.device
-        p, omega = at.to(workplace, torch.float64), self.frequencies.to(workplace, torch.float64)
-        angles = (p if omega.dim() == 2 else p[..., None, :, :]) @ omega
-        cos, sin = (table.to(dtype).to(at.device) * self.attention_factor for table in (angles.cos(), angles.sin()))
-        return cos, sin
+        cos, sin = _axial_cos_sin(name, positions, self.frequencies, _checks.floating_dtype("dtype", dtype))
+        return cos * self.attention_factor, sin * self.attention_factor
 
 
 class MixedRoPE(nn.Module):
@@ -392,6 +378,16 @@ def golden_gate_frequencies(heads: int, dim: int, *, slowest: float, fastest: fl
 
 
 # ---- checks
+
+
+def _axial_cos_sin(name: str, positions: Tensor, omega: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Tables of the angles Σ_a p_a ω_{a,i}, made in float64 and rounded once: ([B,] [H,] T, r/2)."""
+    at = _axis_positions(name, positions, omega.shape[-2])
+    # Apple's mps has no float64: there the table is made on the CPU, rounded, and then moved.
+    workplace = torch.device("cpu") if at.device.type == "mps" else at.device
+    p, omega = at.to(workplace, torch.float64), omega.to(workplace, torch.float64)
+    angles = (p if omega.dim() == 2 else p[..., None, :, :]) @ omega
+    return angles.cos().to(dtype).to(at.device), angles.sin().to(dtype).to(at.device)
 
 
 def _axis_positions(name: str, value: Tensor, axes: int) -> Tensor:

@@ -59,7 +59,7 @@ class Rotation:
             )
 
     def __call__(self, x: Tensor) -> Tensor:
-        self._check(x)
+        _check_tokens(x, self.cos)
         cos, sin = self.cos, self.sin  # (T, r/2) or (B, T, r/2)
         if cos.dim() == 3:
             cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, r/2): one table for all heads
@@ -68,24 +68,6 @@ class Rotation:
         a, b = split_pairs(x[..., :width].to(compute), self.layout)  # two of (..., T, r/2)
         rotated = join_pairs(a * cos - b * sin, a * sin + b * cos, self.layout).to(x.dtype)
         return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
-
-    def _check(self, x: Tensor, name: str = "x", positions: str = "positions") -> None:
-        _checks.floating_tensor(name, x, least_dims=2)
-        length, width = self.cos.shape[-2], 2 * self.cos.shape[-1]
-        if x.shape[-1] < width:
-            raise ValueError(
-                f"{name} must have at least {width} channels, which this rotation turns; got {x.shape[-1]}"
-            )
-        if x.shape[-2] != length:
-            raise ValueError(
-                f"{name} must have one token for each of the {length} {positions} on its axis −2, as in (B, H, T, d); "
-                f"got shape {tuple(x.shape)}"
-            )
-        if self.cos.dim() == 3 and (x.dim() != 4 or x.shape[0] != self.cos.shape[0]):
-            raise ValueError(
-                f"{name} must be (B, H, T, d) with B = {self.cos.shape[0]}, since {positions} were (B, T); "
-                f"got shape {tuple(x.shape)}. Positions of shape (T,) are shared by any batch"
-            )
 
     def inverse(self) -> Rotation:
         """The rotation by −m, which undoes this one (its scale included)."""
@@ -155,8 +137,8 @@ class RoPE:
         dtype = _checks.at_least_float32(q.dtype, k.dtype)
         q_rotation = self(_checks.attention_positions("q_positions", q_positions), dtype)
         k_rotation = self(_checks.attention_positions("k_positions", k_positions), dtype)
-        q_rotation._check(q, "q", "q_positions")
-        k_rotation._check(k, "k", "k_positions")
+        _check_tokens(q, q_rotation.cos, "q", "q_positions")
+        _check_tokens(k, k_rotation.cos, "k", "k_positions")
         return q_rotation(q), k_rotation(k)
 
 
@@ -165,6 +147,24 @@ def checked_rope(name: str, value: Any) -> RoPE:
     if not isinstance(value, RoPE):
         raise TypeError(f"{name} must be a RoPE, got {value!r}")
     return value
+
+
+def _check_tokens(x: Tensor, cos: Tensor, name: str = "x", positions: str = "positions") -> None:
+    """Whether x has a token for each position of the table, and channels to turn."""
+    _checks.floating_tensor(name, x, least_dims=2)
+    length, width = cos.shape[-2], 2 * cos.shape[-1]
+    if x.shape[-1] < width:
+        raise ValueError(f"{name} must have at least {width} channels, which this rotation turns; got {x.shape[-1]}")
+    if x.shape[-2] != length:
+        raise ValueError(
+            f"{name} must have one token for each of the {length} {positions} on its axis −2, as in (B, H, T, d); "
+            f"got shape {tuple(x.shape)}"
+        )
+    if cos.dim() == 3 and (x.dim() != 4 or x.shape[0] != cos.shape[0]):
+        raise ValueError(
+            f"{name} must be (B, H, T, d) with B = {cos.shape[0]}, since {positions} were (B, T); "
+            f"got shape {tuple(x.shape)}. Positions of shape (T,) are shared by any batch"
+        )
 
 
 def split_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
@@ -181,6 +181,21 @@ def join_pairs(first: Tensor, second: Tensor, layout: str) -> Tensor:
     if layout == "half":
         return torch.cat((first, second), -1)
     return torch.stack((first, second), -1).flatten(-2)
+
+
+def turn_heads(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """`Rotation` for tables (H, T, r/2) or (B, H, T, r/2), which differ from head to head."""
+    heads, length, width = cos.shape[-3], cos.shape[-2], 2 * cos.shape[-1]
+    if x.dim() != 4 or x.shape[1] != heads:
+        raise ValueError(f"{name} must be (B, H, T, d) with H = {heads} heads, got {tuple(x.shape)}")
+    if x.shape[3] < width:
+        raise ValueError(f"{name} must have at least {width} channels, got {x.shape[3]}")
+    if x.shape[2] != length or (cos.dim() == 4 and x.shape[0] != cos.shape[0]):
+        wanted = (*cos.shape[:-3], length)
+        raise ValueError(f"{name} must have one token for each position {wanted}, got shape {tuple(x.shape)}")
+    a, b = split_pairs(x[..., :width].to(cos.dtype), layout)
+    turned = join_pairs(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
+    return torch.cat((turned, x[..., width:]), -1) if x.shape[-1] > width else turned
 
 
 def convert_layout(x: Tensor, *, source: str, target: str, rotary_dim: int | None = None) -> Tensor:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import linear
+from posenc_lib.content._rows import hidden_states
 from posenc_lib.frequencies import cos_sin, inverse_frequencies
 from posenc_lib.positions import relative
-from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, checked_rope, join_pairs, split_pairs
+from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, checked_rope, turn_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,7 +339,7 @@ class FoPE(nn.Module):
         sin = _per_head(name, sin @ self.sin_mixture.to(compute), x)
         rest = self.pairs - self.frequencies.shape[0]
         pad = nn.functional.pad
-        return _turn(name, x, pad(cos, (0, rest), value=1.0), pad(sin, (0, rest)), self.layout)
+        return turn_heads(name, x, pad(cos, (0, rest), value=1.0), pad(sin, (0, rest)), self.layout)
 
 
 class RePo(nn.Module):
@@ -368,13 +370,9 @@ class RePo(nn.Module):
     ) -> None:
         super().__init__()
         self.rope = checked_rope("rope", rope)
-        _checks.whole_number("width", width, least=1)
-        _checks.whole_number("latent", latent, least=1)
-        self.gate, self.content = nn.Linear(width, latent, bias=False), nn.Linear(width, latent, bias=False)
-        self.heads = nn.Linear(latent, _checks.whole_number("heads", heads, least=1), bias=False)
-        for layer in (self.gate, self.content, self.heads):
-            bound = layer.in_features**-0.5
-            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+        _checks.sizes(width=width, heads=heads, latent=latent)
+        self.gate, self.content = (linear(width, latent, generator=generator) for _ in range(2))
+        self.heads = linear(latent, heads, generator=generator)
 
     def positions(self, x: Tensor) -> Tensor:
         """z: hidden states (B, T, D) → (B, H, T)."""
@@ -399,19 +397,11 @@ class RePo(nn.Module):
 
     def _turned(self, name: str, x: Tensor, positions: Tensor, hidden: Tensor | None) -> Tensor:
         _tokens_of_heads(name, x, positions)
-        if hidden is None:
-            raise TypeError(
-                f"{name}_x must be given, because this encoding depends on hidden states: attention(..., {name}_x=…)"
-            )
-        wanted = (x.shape[0], x.shape[2], self.gate.in_features)
-        if _checks.floating_tensor(f"{name}_x", hidden, least_dims=3).shape != wanted:
-            raise ValueError(f"{name}_x must have shape (B, T, D) = {wanted}, got {tuple(hidden.shape)}")
         compute = _checks.at_least_float32(x.dtype)
-        if x.shape[1] != self.heads.out_features:
-            raise ValueError(f"{name} must have {self.heads.out_features} heads, got {x.shape[1]}")
-        cos, sin = cos_sin(self.positions(hidden), self.rope.frequencies, dtype=compute)  # (B, H, T, r/2)
+        named = hidden_states(f"{name}_x", hidden, self.gate.in_features, f"{name}_positions", positions)
+        cos, sin = cos_sin(self.positions(named), self.rope.frequencies, dtype=compute)  # (B, H, T, r/2)
         a = self.rope.attention_factor
-        return _turn(name, x, cos * a, sin * a, self.rope.layout)
+        return turn_heads(name, x, cos * a, sin * a, self.rope.layout)
 
 
 def grape(x: Tensor, positions: Tensor, a: Tensor, b: Tensor, *, frequency: float = 1.0) -> Tensor:
@@ -517,16 +507,6 @@ def _per_head(name: str, tables: Tensor, x: Tensor) -> Tensor:
     if x.shape[1] % heads:
         raise ValueError(f"{name} must have a multiple of {heads} heads, got {x.shape[1]}")
     return tables.repeat_interleave(x.shape[1] // heads, -3)
-
-
-def _turn(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """`Rotation` for tables that differ from head to head."""
-    width = 2 * cos.shape[-1]
-    if x.shape[-1] < width:
-        raise ValueError(f"{name} must have at least {width} channels, got {x.shape[-1]}")
-    a, b = split_pairs(x[..., :width].to(cos.dtype), layout)
-    turned = join_pairs(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
-    return torch.cat((turned, x[..., width:]), -1) if x.shape[-1] > width else turned
 
 
 def _block(head_dim: int, block: int | None) -> int:
