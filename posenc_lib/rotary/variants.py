@@ -184,7 +184,7 @@ class LieRE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by its own positions."""
-        upper = self.upper.triu(1).to(_checks.at_least_float32(self.upper.dtype))
+        upper = _with_float64(self.upper).triu(1)
         skew = (upper - upper.mT)[None]  # (1, axes, blocks, b, b): the same for all heads
         return (
             _exponential_turn("q", q, "q_positions", q_positions, skew),
@@ -226,8 +226,7 @@ class ComRoPE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by its own positions."""
-        compute = _checks.at_least_float32(self.matrix.dtype)
-        matrix, multiplier = self.matrix.to(compute), self.multiplier.to(compute)
+        matrix, multiplier = _with_float64(self.matrix), _with_float64(self.multiplier)
         one = (matrix - matrix.mT)[:, None]  # (H, 1, blocks, b, b)
         skew = multiplier[:, :, None, None] * one  # (H, axes, blocks, b, b)
         return (
@@ -492,9 +491,9 @@ def tapa(
     return scores
 
 
-def _with_float64(positions: Tensor) -> Tensor:
-    """Positions where float64 exists: Apple's mps has none."""
-    return (positions.cpu() if positions.device.type == "mps" else positions).to(torch.float64)
+def _with_float64(x: Tensor) -> Tensor:
+    """x in float64, on a device that has it: Apple's mps has none."""
+    return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
 def _tokens_of_heads(name: str, x: Tensor, positions: Tensor, *, width: int | None = None) -> Tensor:
@@ -537,7 +536,10 @@ def _block(head_dim: int, block: int | None) -> int:
 
 
 def _exponential_turn(name: str, x: Tensor, positions_name: str, positions: Tensor, skew: Tensor) -> Tensor:
-    """exp(Σ_a p_a A_a) x, block by block, for skew matrices A (1 or H, axes, blocks, b, b)."""
+    """exp(Σ_a p_a A_a) x, block by block, for skew matrices A (1 or H, axes, blocks, b, b) in float64.
+
+    The exponent holds the angles, so it stays in float64 to the end; autocast leaves float64 alone.
+    """
     axes, blocks, size = skew.shape[1:4]
     if axes == 1:
         coordinates = _checks.attention_positions(positions_name, positions)[..., None]
@@ -549,16 +551,15 @@ def _exponential_turn(name: str, x: Tensor, positions_name: str, positions: Tens
         )
     if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or x.shape[-1] != blocks * size:
         raise ValueError(f"{name} must have shape (B, H, T, {blocks * size}), got {tuple(x.shape)}")
-    compute = _checks.at_least_float32(x.dtype, skew.dtype)
-    exponent = torch.einsum("...ta,hanij->...htnij", coordinates.to(compute), skew.to(compute))
+    exponent = torch.einsum("...ta,hanij->...htnij", _with_float64(coordinates), skew)
     if exponent.shape[-4] != x.shape[2]:
         raise ValueError(f"{positions_name} must name {x.shape[2]} tokens, got {exponent.shape[-4]}")
     if x.shape[1] % skew.shape[0]:
         raise ValueError(f"{name} must have a multiple of {skew.shape[0]} heads, got {x.shape[1]}")
     if skew.shape[0] > 1:
         exponent = exponent.repeat_interleave(x.shape[1] // skew.shape[0], -5)
-    parts = x.to(compute).reshape(*x.shape[:3], blocks, size, 1)
-    return (torch.matrix_exp(exponent) @ parts).reshape(x.shape).to(x.dtype)
+    parts = _with_float64(x).reshape(*x.shape[:3], blocks, size, 1)
+    return (torch.matrix_exp(exponent) @ parts).reshape(x.shape).to(x.dtype).to(x.device)
 
 
 def _plane(x: Tensor, a: Tensor, b: Tensor) -> Tensor:

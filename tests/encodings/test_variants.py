@@ -314,6 +314,31 @@ def test_lie_rotation_is_the_exponential() -> None:
         assert torch.allclose(k[:, :, t], K[:, :, t] @ matrix.T, rtol=0, atol=1e-10)
 
 
+FAR = torch.tensor([0, 17, 1_000, 100_000, 1_000_000])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("block", [2, 4, 8])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) -> None:
+    """At position p the exponential is that of p times the same float32 matrix, to the rounding of the result."""
+    one = LieRE(D, axes=1, block=block, generator=seeded())
+    many = ComRoPE(D, axes=1, block=block, heads=H, generator=seeded())
+    upper = torch.block_diag(*one.upper[0].double().triu(1))
+    same = (upper - upper.T).expand(H, D, D)
+    scaled = [many.multiplier[0].double()[:, None, None] * matrix.double() for matrix in many.matrix]
+    each = torch.stack([torch.block_diag(*(matrix - matrix.mT)) for matrix in scaled])
+    q = Q.float()
+    for module, skew in ((one, same), (many, each)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            turned, _ = module.transform(q, K.float(), FAR, FAR)
+        values, vectors = torch.linalg.eigh(1j * skew)  # iA is Hermitian, so exp(pA) has the phases −p·eigenvalue
+        for t, p in enumerate(FAR.tolist()):
+            matrix = ((vectors * (-1j * p * values).exp()[:, None]) @ vectors.mH).real
+            exact = (matrix @ q[:, :, t, :, None].double())[..., 0]
+            assert torch.allclose(turned[:, :, t].double(), exact, rtol=1e-6, atol=1e-6)
+
+
 @torch.no_grad()
 def test_blocks_of_two_are_rope() -> None:
     module = lie(1, block=2)
