@@ -365,7 +365,7 @@ WITH_PRODUCTS: dict[str, tuple[str, ...]] = {
     ),
     "embedding": ("ConvolutionalEmbedding", "LearnableFourier", "PEG"),
     "rotary": (
-        *("CayleySTRING", "FoPE", "RePo", "rotated_values", "tapa"),
+        *("CayleySTRING", "RePo", "rotated_values", "tapa"),
         *("LatentKeys", "LatentKeys, expand", "LatentQueries"),
     ),
     "scheme": ("PositionScheme",),

@@ -69,7 +69,9 @@ class XPos:
         tables = cos_sin(_with_float64(positions), self.frequencies, dtype=torch.float64)
         dtype = _checks.at_least_float32(x.dtype)
         cos, sin = ((table * scales).to(dtype).to(positions.device) for table in tables)
-        return Rotation(cos, sin, self.layout)(x)
+        turn = Rotation(cos, sin, self.layout)
+        turn._check(x, name, f"{name}_positions")
+        return turn(x)
 
 
 def rotated_values(weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor, *, rope: RoPE) -> Tensor:
@@ -88,18 +90,26 @@ def rotated_values(weights: Tensor, v: Tensor, q_positions: Tensor, k_positions:
         rope: the rotation, of at most d_v channels.
 
     Raises:
-        TypeError, ValueError: as `Rotation`.
+        TypeError, ValueError: weights and v of another batch, or number of heads or keys; positions of another shape; v
+            with fewer channels than `rope` turns.
 
     Source: harik2023
     Chapter: 11
     """
     for name, x in (("weights", weights), ("v", v)):
-        _checks.floating_tensor(name, x, least_dims=4)
-    for name, positions in (("q_positions", q_positions), ("k_positions", k_positions)):
-        _checks.attention_positions(name, positions)
-    checked_rope("rope", rope)
+        _checks.heads_tensor(name, x)
+    if weights.shape[:2] != v.shape[:2] or weights.shape[3] != v.shape[2]:
+        raise ValueError(
+            "weights and v must agree in batch, heads and keys (`attention` repeats grouped values); "
+            f"got weights {tuple(weights.shape)} and v {tuple(v.shape)}"
+        )
+    batch, _, q_length, k_length = weights.shape
+    _checks.token_positions("q_positions", q_positions, batch=batch, length=q_length)
+    _checks.token_positions("k_positions", k_positions, batch=batch, length=k_length)
     dtype = _checks.at_least_float32(weights.dtype, v.dtype)
-    summed = weights.to(dtype) @ rope(k_positions, dtype)(v.to(dtype))
+    turn = checked_rope("rope", rope)(k_positions, dtype)
+    turn._check(v, "v", "k_positions")
+    summed = weights.to(dtype) @ turn(v.to(dtype))
     return rope(q_positions, dtype).inverse()(summed).to(v.dtype)
 
 
@@ -260,6 +270,8 @@ class CayleySTRING(nn.Module):
         if not callable(transform):
             raise TypeError(f"transform must be callable, as RoPE(...).transform is; got {transform!r}")
         self.rotate = transform
+        if isinstance(learned := getattr(transform, "__self__", None), nn.Module):
+            self.learned = learned  # what MixedRoPE's method, say, is bound to: its parameters are this module's too
         width = _checks.whole_number("head_dim", head_dim, least=1)
         self.upper = nn.Parameter(torch.zeros(width, width))
 
@@ -268,7 +280,7 @@ class CayleySTRING(nn.Module):
         for name, x in (("q", q), ("k", k)):
             if _checks.floating_tensor(name, x, least_dims=2).shape[-1] != self.upper.shape[0]:
                 raise ValueError(f"{name} must have {self.upper.shape[0]} channels, got {x.shape[-1]}")
-        compute = _checks.at_least_float32(q.dtype, self.upper.dtype)
+        compute = _checks.at_least_float32(q.dtype, k.dtype, self.upper.dtype)
         upper = self.upper.to(compute).triu(1)
         skew = upper - upper.mT
         identity = torch.eye(upper.shape[0], dtype=compute, device=upper.device)
@@ -331,9 +343,12 @@ class FoPE(nn.Module):
     def _mixed(self, name: str, x: Tensor, positions: Tensor) -> Tensor:
         _tokens_of_heads(name, x, positions)
         compute = _checks.at_least_float32(x.dtype, self.cos_mixture.dtype)
-        cos, sin = (_over_heads(table) for table in cos_sin(positions, self.frequencies, dtype=compute))
-        cos = _per_head(name, cos @ self.cos_mixture.to(compute), x)  # (H, T, kept) or (B, H, T, kept)
-        sin = _per_head(name, sin @ self.sin_mixture.to(compute), x)
+        tables = cos_sin(_with_float64(positions), self.frequencies, dtype=torch.float64)
+        mixed = (  # tables as well, so they are rounded once; autocast leaves products in float64 alone
+            (_over_heads(table) @ _with_float64(mixture)).to(compute).to(x.device)
+            for table, mixture in zip(tables, (self.cos_mixture, self.sin_mixture), strict=True)
+        )
+        cos, sin = (_per_head(name, table, x) for table in mixed)  # (H, T, kept) or (B, H, T, kept)
         rest = self.pairs - self.frequencies.shape[0]
         pad = nn.functional.pad
         return _turn(name, x, pad(cos, (0, rest), value=1.0), pad(sin, (0, rest)), self.layout)
@@ -440,17 +455,19 @@ def grape(x: Tensor, positions: Tensor, a: Tensor, b: Tensor, *, frequency: floa
     for name, vector in (("a", a), ("b", b)):
         if _checks.floating_tensor(name, vector, least_dims=1).shape != x.shape[-1:]:
             raise ValueError(f"{name} must have shape ({x.shape[-1]},), got {tuple(vector.shape)}")
-    compute = _checks.at_least_float32(x.dtype, a.dtype, b.dtype)
-    vectors, a, b = x.to(compute), a.to(compute), b.to(compute)
     _checks.finite("frequency", frequency)
-    # Sums and not products of matrices, which autocast makes in 16 bits: the angles come from them.
-    squared = (a * a).sum() * (b * b).sum() - (a * b).sum() ** 2
-    if _checks.readable(squared) and squared <= 0:
-        raise ValueError("a and b must span a plane, but they are parallel or zero")
-    s = squared.sqrt()
-    cos, sin = (_over_heads(table) for table in cos_sin(positions, (frequency * s)[None], dtype=compute))  # (…, T, 1)
-    once = _plane(vectors, a, b)  # L x
-    return (vectors + sin / s * once + (1 - cos) / squared * _plane(once, a, b)).to(x.dtype)
+    compute = _checks.at_least_float32(x.dtype, a.dtype, b.dtype)
+    rounding = max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps, a.shape[0] * torch.finfo(torch.float64).eps)
+    one, other = _with_float64(a), _with_float64(b)
+    u = one / one.norm()
+    across = other - (u * other).sum() * u  # what of b is at right angles to a: s = |a| |across|, without cancellation
+    if _checks.readable(across) and not across.norm() > rounding * other.norm():
+        raise ValueError("a and b must span a plane, but as far as their dtype can tell they are parallel or zero")
+    angle = (frequency * one.norm() * across.norm())[None]  # ω s
+    cos, sin = (_over_heads(table) for table in cos_sin(positions, angle, dtype=compute))  # (…, T, 1)
+    u, v = (vector.to(compute).to(x.device) for vector in (u, across / across.norm()))  # L = s (u vᵀ − v uᵀ)
+    once = _plane(x.to(compute), u, v)  # L x / s
+    return (x.to(compute) + sin * once + (1 - cos) * _plane(once, u, v)).to(x.dtype)
 
 
 def tapa(
@@ -472,13 +489,15 @@ def tapa(
         power: α, above 0.
 
     Raises:
-        TypeError, ValueError: θd is not whole, or leaves no channel on one side; α not above 0.
+        TypeError, ValueError: θd is not whole, or leaves no channel on one side; α not above 0; q and k of another
+            batch, or number of heads or tokens.
 
     Source: wang2025t
     Chapter: 22
     """
     width = _tokens_of_heads("q", q, q_positions).shape[-1]
     _tokens_of_heads("k", k, k_positions, width=width)
+    _checks.equal_heads(q, k)
     amplitude = round(_checks.positive("fraction", fraction) * width)
     if not (0 < amplitude < width and math.isclose(amplitude, fraction * width)):
         raise ValueError(f"fraction must split the {width} channels in two whole parts, got {fraction}")
@@ -563,5 +582,5 @@ def _exponential_turn(name: str, x: Tensor, positions_name: str, positions: Tens
 
 
 def _plane(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """(a bᵀ − b aᵀ) x for vectors x (..., d)."""
+    """(a bᵀ − b aᵀ) x for vectors x (..., d): sums, not products of matrices, which autocast makes in 16 bits."""
     return (x * b).sum(-1, keepdim=True) * a - (x * a).sum(-1, keepdim=True) * b
