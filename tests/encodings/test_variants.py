@@ -560,6 +560,18 @@ def test_repo_turns_by_positions_it_reads() -> None:
     assert torch.allclose(part, q[:, :, 2:3], rtol=0, atol=1e-14)
 
 
+@torch.no_grad()
+def test_the_positions_of_repo_are_float32_under_autocast() -> None:
+    """16 bits round positions in the thousands by more than a turn of the fastest pair."""
+    module, x = RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded()), normal(1, T, 64, seed=5).float()
+    module.heads.weight *= 30_000
+    exact = copy.deepcopy(module).double().positions(x.double())
+    assert 1_000 < float(exact.abs().max()) < 100_000
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            assert torch.allclose(module.positions(x).double(), exact, rtol=1e-5, atol=0.02)
+
+
 def test_repo_compiles_and_has_gradients() -> None:
     module = RePo(6, H, RoPE(PAIRS), latent=3, generator=seeded()).double()
     x = normal(2, T, 6, seed=5).requires_grad_()
