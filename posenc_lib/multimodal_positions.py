@@ -83,7 +83,7 @@ def equal_axes(positions: Tensor, axes: int = 3) -> Tensor:
     Chapter: 15
     """
     _checks.whole_number("axes", axes, least=1)
-    return _checks.position_tensor("positions", positions)[..., None].expand(*positions.shape, axes)
+    return torch.stack([_checks.position_tensor("positions", positions)] * axes, -1)  # each axis may be changed alone
 
 
 def mrope_positions(
@@ -306,7 +306,8 @@ def next_positions(positions: Tensor, steps: int = 1, *, mask: Tensor | None = N
         axis: the one axis whose maximum counts, as in VideoRoPE (0, time); all axes by default.
 
     Raises:
-        TypeError, ValueError: positions or mask of another shape; `steps` is no int of at least 1; no such axis.
+        TypeError, ValueError: positions or mask of another shape; a row of padding alone; `steps` is no int of at least
+            1; no such axis.
 
     Source: qwen2-vl, wei2025
     Chapter: 15
@@ -325,6 +326,8 @@ def next_positions(positions: Tensor, steps: int = 1, *, mask: Tensor | None = N
         real = _checks.token_mask("mask", mask)
         if real.shape != largest.shape:
             raise ValueError(f"mask must have shape (B, T) = {tuple(largest.shape)}, got {tuple(real.shape)}")
+        if _checks.readable(real) and not bool(real.any(-1).all()):
+            raise ValueError("mask must have a token in every row, got a row of padding, after which nothing follows")
         largest = torch.where(real, largest, largest.amin())
     ahead = 1 + torch.arange(steps, device=at.device)
     return equal_axes(largest.amax(-1, keepdim=True) + ahead, axes)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc_lib import _checks
 from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document
 from posenc_lib.positions import arange, documents, from_mask, packed
 from posenc_lib.rotary import RoPE, Rotation
@@ -29,10 +30,15 @@ def max_error(actual: Tensor, expected: Tensor) -> float:
         expected: what it should be.
 
     Raises:
-        ValueError: the shapes differ (nothing is broadcast).
+        TypeError, ValueError: the shapes differ (nothing is broadcast), or hold no number; complex numbers.
 
     Chapter: 01
     """
+    for name, x in (("actual", actual), ("expected", expected)):
+        if x.is_complex():
+            raise TypeError(f"{name} must be real (torch.view_as_real makes pairs of complex numbers), got {x.dtype}")
+        if x.numel() == 0:
+            raise ValueError(f"{name} must hold at least one number, got shape {tuple(x.shape)}")
     if actual.shape != expected.shape:
         raise ValueError(f"actual and expected must have one shape, got {tuple(actual.shape)}, {tuple(expected.shape)}")
     return float((actual.detach().double() - expected.detach().double()).abs().max())
@@ -206,8 +212,12 @@ def left_padding_error(
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
+    Raises:
+        TypeError, ValueError: `padding` is no int of at least 0.
+
     Chapter: 20
     """
+    _checks.whole_number("padding", padding, least=0)
     mask = (torch.arange(padding + q.shape[2], device=q.device) >= padding).expand(q.shape[0], -1)  # (B, p + T)
     at = from_mask(mask)
     allowed = causal(at, at) & real_keys(mask)
@@ -241,13 +251,18 @@ def packing_error(
         q: queries.
         k: keys.
         v: values.
-        lengths: lengths of the documents.
+        lengths: lengths of the documents, together T.
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
+
+    Raises:
+        TypeError, ValueError: lengths that don't add up to T, or that `positions.packed` refuses.
 
     Chapter: 20
     """
     at, numbers = packed(lengths, device=q.device), documents(lengths, device=q.device)
+    if at.shape[0] != q.shape[2]:
+        raise ValueError(f"lengths must add up to the {q.shape[2]} tokens of q, got {list(lengths)}")
     allowed = causal(at, at) & same_document(numbers, numbers)
     together = attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, q_x=q_x, k_x=k_x)
     alone, start = [], 0
@@ -275,8 +290,13 @@ def causality_error(
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
+    Raises:
+        ValueError: fewer than two tokens.
+
     Chapter: 02
     """
+    if q.shape[2] < 2:
+        raise ValueError(f"q must have at least two tokens, so that one is later; got {tuple(q.shape)}")
     half = q.shape[2] // 2
 
     def changed(x: Tensor) -> Tensor:

@@ -365,7 +365,7 @@ WITH_PRODUCTS: dict[str, tuple[str, ...]] = {
     ),
     "embedding": ("ConvolutionalEmbedding", "LearnableFourier", "PEG"),
     "rotary": (
-        *("CayleySTRING", "ComRoPE", "FoPE", "LieRE", "RePo", "rotated_values", "tapa"),
+        *("CayleySTRING", "rotated_values", "tapa"),
         *("LatentKeys", "LatentKeys, expand", "LatentQueries"),
     ),
     "scheme": ("PositionScheme",),

@@ -741,12 +741,17 @@ def test_probes_of_functions_and_matrices() -> None:
     assert math.isnan(max_error(torch.tensor([1.0, math.nan]), torch.ones(2)))
 
 
+PROBED = normal(3, 1, 2, 4, WIDTH)  # query, key and value
 MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
     "actual and expected must have one shape": lambda: max_error(torch.ones(2), torch.ones(1, 2)),
     "must keep the number of tokens": lambda: properties.equivariance_error(
         lambda x: x[:1], torch.ones(3, 2), torch.tensor([2, 1, 0])
     ),
     "matrix must have at least two": lambda: properties.toeplitz_error(torch.ones(1, 5)),
+    "actual must hold at least one number": lambda: max_error(torch.ones(0), torch.ones(0)),
+    "q must have at least two tokens": lambda: properties.causality_error(NOPE, *PROBED[:, :, :, :1]),
+    "padding must be at least 0, got -1": lambda: properties.left_padding_error(NOPE, *PROBED, padding=-1),
+    "lengths must add up to the 4 tokens of q": lambda: properties.packing_error(NOPE, *PROBED, lengths=[2, 3]),
     "x must have one token": lambda: properties.norm_error(rope_of("half")(arange(4)), torch.ones(5, WIDTH)),
 }
 
@@ -755,6 +760,10 @@ MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
 def test_probes_refuse_what_they_cannot_measure(message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MALFORMED_PROBES[message]()
+    with pytest.raises(
+        TypeError, match="actual must be real"
+    ):  # the imaginary part would be dropped, and i found to be 0
+        max_error(torch.tensor([1j]), torch.tensor([0j]))
 
 
 def test_every_probe_is_tested_here() -> None:

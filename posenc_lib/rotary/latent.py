@@ -139,4 +139,5 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
 
 
 def _turned(rope: RoPE, x: Tensor, positions: Tensor) -> Tensor:
+    _checks.token_positions("positions", positions, batch=x.shape[0], length=x.shape[2])
     return rope(positions, _checks.at_least_float32(x.dtype))(x)

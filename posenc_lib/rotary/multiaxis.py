@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from posenc_lib import _checks
 from posenc_lib.frequencies import inverse_frequencies
-from posenc_lib.rotary.rope import LAYOUTS, Rotation, turn_heads
+from posenc_lib.rotary.rope import LAYOUTS, Rotation, check_tokens, turn_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class AxialRoPE:
         attention_factor: as in `RoPE`.
 
     Raises:
-        TypeError, ValueError: frequencies of another dtype or shape, an unknown layout, a factor that is not above 0.
-            When called: positions of another dtype, or whose last axis has not one entry for each row of ω.
+        TypeError, ValueError: frequencies of another dtype or shape, or not finite; an unknown layout, a factor that is
+            not above 0. When called: positions of another dtype, or without an entry for each row of ω.
 
     Source: su2021, heo2024
     Chapter: 17
@@ -53,11 +53,10 @@ class AxialRoPE:
     def __post_init__(self) -> None:
         _checks.one_of("layout", self.layout, LAYOUTS)
         _checks.positive("attention_factor", self.attention_factor)
-        if _checks.floating_tensor("frequencies", self.frequencies, least_dims=2).dim() > 3:
-            shape = tuple(self.frequencies.shape)
-            raise ValueError(f"frequencies must have shape (axes, r/2) or (H, axes, r/2), got {shape}")
-        if self.frequencies.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"frequencies must be float64 or float32, got {self.frequencies.dtype}")
+        shape = tuple(_checks.floating_tensor("frequencies", self.frequencies, least_dims=2).shape)
+        if len(shape) > 3 or 0 in shape:
+            raise ValueError(f"frequencies must have shape (axes, r/2) or (H, axes, r/2), none of them 0; got {shape}")
+        _checks.vector("frequencies", self.frequencies.flatten(), "axes · r/2")
 
     def __call__(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
         if self.frequencies.dim() == 3:
@@ -79,6 +78,7 @@ class AxialRoPE:
         cos, sin = self._tables(f"{name}_positions", positions, dtype)  # ([B,] [H,] T, r/2)
         if self.frequencies.dim() == 3:
             return turn_heads(name, x, cos, sin, self.layout)
+        check_tokens(x, cos, name, f"{name}_positions")
         return Rotation(cos, sin, self.layout, self.attention_factor)(x)
 
     def _tables(self, name: str, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -140,14 +140,14 @@ def block_frequencies(*per_axis: Tensor) -> Tensor:
         per_axis: the frequencies of each axis, in the order of the axes in a position.
 
     Raises:
-        TypeError, ValueError: no axis; frequencies that are no floating-point vector.
+        TypeError, ValueError: no axis; frequencies that are no vector of finite float64 or float32.
 
     Source: heo2024
     Chapter: 17
     """
     if not per_axis:
         raise ValueError("per_axis must name the frequencies of at least one axis, got none")
-    series = [_vector(f"per_axis[{a}]", f) for a, f in enumerate(per_axis)]
+    series = [_checks.vector(f"per_axis[{a}]", f, "pairs") for a, f in enumerate(per_axis)]
     return _shared(torch.cat(series), [a for a, f in enumerate(series) for _ in range(f.shape[0])], len(series))
 
 
@@ -225,12 +225,12 @@ def pixtral_frequencies(frequencies: Tensor) -> Tensor:
         frequencies: ω_i, an even number of them: `inverse_frequencies(d)`.
 
     Raises:
-        TypeError, ValueError: frequencies that are no floating-point vector, or an odd number of them.
+        TypeError, ValueError: frequencies that are no vector of finite float64 or float32, or an odd number of them.
 
     Source: agrawal2024
     Chapter: 17
     """
-    series = _vector("frequencies", frequencies)
+    series = _checks.vector("frequencies", frequencies, "pairs")
     if series.shape[0] % 2:
         raise ValueError(f"frequencies must be even in number, half of them for each axis; got {series.shape[0]}")
     return block_frequencies(series[::2], series[1::2])
@@ -251,13 +251,13 @@ def mrope_frequencies(frequencies: Tensor, sections: Sequence[int]) -> Tensor:
         sections: the number of pairs of t, h and w, each at least 1, together all pairs.
 
     Raises:
-        TypeError, ValueError: frequencies that are no floating-point vector; sections that are not three ints of at
-            least 1, or that don't add up to the number of pairs.
+        TypeError, ValueError: frequencies that are no vector of finite float64 or float32; sections that are not three
+            ints of at least 1, or that don't add up to the number of pairs.
 
     Source: qwen2-vl, qwen2.5-vl
     Chapter: 15
     """
-    series, (t, h, w) = _vector("frequencies", frequencies), _sections(frequencies, sections)
+    series, (t, h, w) = _checks.vector("frequencies", frequencies, "pairs"), _sections(frequencies, sections)
     return _shared(series, [0] * t + [1] * h + [2] * w)
 
 
@@ -281,7 +281,7 @@ def mrope_interleaved_frequencies(frequencies: Tensor, sections: Sequence[int]) 
     Source: qwen3-vl, huang2026
     Chapter: 15
     """
-    series, sizes = _vector("frequencies", frequencies), _sections(frequencies, sections)
+    series, sizes = _checks.vector("frequencies", frequencies, "pairs"), _sections(frequencies, sections)
     axis = [i % 3 if i % 3 and i < 3 * sizes[i % 3] else 0 for i in range(sum(sizes))]
     return _shared(series, _of_sizes(axis, sizes, "taking turns from the fastest pair on"))
 
@@ -306,7 +306,7 @@ def videorope_frequencies(frequencies: Tensor, sections: Sequence[int]) -> Tenso
     Source: wei2025
     Chapter: 17
     """
-    series, sizes = _vector("frequencies", frequencies), _sections(frequencies, sections)
+    series, sizes = _checks.vector("frequencies", frequencies, "pairs"), _sections(frequencies, sections)
     t, h, w = sizes
     axis = [1 + i % 2 for i in range(h + w)] + [0] * t
     return _shared(series, _of_sizes(axis, sizes, "alternating from height on"))
@@ -397,12 +397,6 @@ def _axis_positions(name: str, value: Tensor, axes: int) -> Tensor:
             f"{name} must have shape (T, {axes}) or (B, T, {axes}), the axes last; got {tuple(positions.shape)}"
         )
     return positions
-
-
-def _vector(name: str, value: Tensor) -> Tensor:
-    if _checks.floating_tensor(name, value, least_dims=1).dim() != 1:
-        raise ValueError(f"{name} must have shape (pairs,), got {tuple(value.shape)}")
-    return value
 
 
 def _quarter(dim: int) -> int:

@@ -59,7 +59,7 @@ class Rotation:
             )
 
     def __call__(self, x: Tensor) -> Tensor:
-        _check_tokens(x, self.cos)
+        check_tokens(x, self.cos)
         cos, sin = self.cos, self.sin  # (T, r/2) or (B, T, r/2)
         if cos.dim() == 3:
             cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, r/2): one table for all heads
@@ -137,8 +137,8 @@ class RoPE:
         dtype = _checks.at_least_float32(q.dtype, k.dtype)
         q_rotation = self(_checks.attention_positions("q_positions", q_positions), dtype)
         k_rotation = self(_checks.attention_positions("k_positions", k_positions), dtype)
-        _check_tokens(q, q_rotation.cos, "q", "q_positions")
-        _check_tokens(k, k_rotation.cos, "k", "k_positions")
+        check_tokens(q, q_rotation.cos, "q", "q_positions")
+        check_tokens(k, k_rotation.cos, "k", "k_positions")
         return q_rotation(q), k_rotation(k)
 
 
@@ -149,7 +149,7 @@ def checked_rope(name: str, value: Any) -> RoPE:
     return value
 
 
-def _check_tokens(x: Tensor, cos: Tensor, name: str = "x", positions: str = "positions") -> None:
+def check_tokens(x: Tensor, cos: Tensor, name: str = "x", positions: str = "positions") -> None:
     """Whether x has a token for each position of the table, and channels to turn."""
     _checks.floating_tensor(name, x, least_dims=2)
     length, width = cos.shape[-2], 2 * cos.shape[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from posenc_lib._draws import linear
 from posenc_lib.content._rows import hidden_states
 from posenc_lib.frequencies import cos_sin, inverse_frequencies
 from posenc_lib.positions import relative
-from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, checked_rope, turn_heads
+from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, check_tokens, checked_rope, turn_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,9 @@ class XPos:
         tables = cos_sin(_with_float64(positions), self.frequencies, dtype=torch.float64)
         dtype = _checks.at_least_float32(x.dtype)
         cos, sin = ((table * scales).to(dtype).to(positions.device) for table in tables)
-        return Rotation(cos, sin, self.layout)(x)
+        turn = Rotation(cos, sin, self.layout)
+        check_tokens(x, turn.cos, name, f"{name}_positions")
+        return turn(x)
 
 
 def rotated_values(weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor, *, rope: RoPE) -> Tensor:
@@ -90,18 +93,26 @@ def rotated_values(weights: Tensor, v: Tensor, q_positions: Tensor, k_positions:
         rope: the rotation, of at most d_v channels.
 
     Raises:
-        TypeError, ValueError: as `Rotation`.
+        TypeError, ValueError: weights and v of another batch, or number of heads or keys; positions of another shape; v
+            with fewer channels than `rope` turns.
 
     Source: harik2023
     Chapter: 11
     """
     for name, x in (("weights", weights), ("v", v)):
-        _checks.floating_tensor(name, x, least_dims=4)
-    for name, positions in (("q_positions", q_positions), ("k_positions", k_positions)):
-        _checks.attention_positions(name, positions)
-    checked_rope("rope", rope)
+        _checks.heads_tensor(name, x)
+    if weights.shape[:2] != v.shape[:2] or weights.shape[3] != v.shape[2]:
+        raise ValueError(
+            "weights and v must agree in batch, heads and keys (`attention` repeats grouped values); "
+            f"got weights {tuple(weights.shape)} and v {tuple(v.shape)}"
+        )
+    batch, _, q_length, k_length = weights.shape
+    _checks.token_positions("q_positions", q_positions, batch=batch, length=q_length)
+    _checks.token_positions("k_positions", k_positions, batch=batch, length=k_length)
     dtype = _checks.at_least_float32(weights.dtype, v.dtype)
-    summed = weights.to(dtype) @ rope(k_positions, dtype)(v.to(dtype))
+    turn = checked_rope("rope", rope)(k_positions, dtype)
+    check_tokens(v, turn.cos, "v", "k_positions")
+    summed = weights.to(dtype) @ turn(v.to(dtype))
     return rope(q_positions, dtype).inverse()(summed).to(v.dtype)
 
 
@@ -186,7 +197,7 @@ class LieRE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by its own positions."""
-        upper = self.upper.triu(1).to(_checks.at_least_float32(self.upper.dtype))
+        upper = _with_float64(self.upper).triu(1)
         skew = (upper - upper.mT)[None]  # (1, axes, blocks, b, b): the same for all heads
         return (
             _exponential_turn("q", q, "q_positions", q_positions, skew),
@@ -228,8 +239,7 @@ class ComRoPE(nn.Module):
 
     def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key, each turned by its own positions."""
-        compute = _checks.at_least_float32(self.matrix.dtype)
-        matrix, multiplier = self.matrix.to(compute), self.multiplier.to(compute)
+        matrix, multiplier = _with_float64(self.matrix), _with_float64(self.multiplier)
         one = (matrix - matrix.mT)[:, None]  # (H, 1, blocks, b, b)
         skew = multiplier[:, :, None, None] * one  # (H, axes, blocks, b, b)
         return (
@@ -263,6 +273,8 @@ class CayleySTRING(nn.Module):
         if not callable(transform):
             raise TypeError(f"transform must be callable, as RoPE(...).transform is; got {transform!r}")
         self.rotate = transform
+        if isinstance(learned := getattr(transform, "__self__", None), nn.Module):
+            self.learned = learned  # what MixedRoPE's method, say, is bound to: its parameters are this module's too
         width = _checks.whole_number("head_dim", head_dim, least=1)
         self.upper = nn.Parameter(torch.zeros(width, width))
 
@@ -271,7 +283,7 @@ class CayleySTRING(nn.Module):
         for name, x in (("q", q), ("k", k)):
             if _checks.floating_tensor(name, x, least_dims=2).shape[-1] != self.upper.shape[0]:
                 raise ValueError(f"{name} must have {self.upper.shape[0]} channels, got {x.shape[-1]}")
-        compute = _checks.at_least_float32(q.dtype, self.upper.dtype)
+        compute = _checks.at_least_float32(q.dtype, k.dtype, self.upper.dtype)
         upper = self.upper.to(compute).triu(1)
         skew = upper - upper.mT
         identity = torch.eye(upper.shape[0], dtype=compute, device=upper.device)
@@ -334,12 +346,14 @@ class FoPE(nn.Module):
     def _mixed(self, name: str, x: Tensor, positions: Tensor) -> Tensor:
         _tokens_of_heads(name, x, positions)
         compute = _checks.at_least_float32(x.dtype, self.cos_mixture.dtype)
-        cos, sin = (_over_heads(table) for table in cos_sin(positions, self.frequencies, dtype=compute))
-        cos = _per_head(name, cos @ self.cos_mixture.to(compute), x)  # (H, T, kept) or (B, H, T, kept)
-        sin = _per_head(name, sin @ self.sin_mixture.to(compute), x)
-        rest = self.pairs - self.frequencies.shape[0]
-        pad = nn.functional.pad
-        return turn_heads(name, x, pad(cos, (0, rest), value=1.0), pad(sin, (0, rest)), self.layout)
+        tables = cos_sin(_with_float64(positions), self.frequencies, dtype=torch.float64)
+        mixed = (  # tables as well, so they are rounded once; autocast leaves products in float64 alone
+            (_over_heads(table) @ _with_float64(mixture)).to(compute).to(x.device)
+            for table, mixture in zip(tables, (self.cos_mixture, self.sin_mixture), strict=True)
+        )
+        cos, sin = (_per_head(name, table, x) for table in mixed)  # (H, T, kept) or (B, H, T, kept)
+        still, pad = (0, self.pairs - self.frequencies.shape[0]), nn.functional.pad
+        return turn_heads(name, x, pad(cos, still, value=1.0), pad(sin, still), self.layout)
 
 
 class RePo(nn.Module):
@@ -379,8 +393,9 @@ class RePo(nn.Module):
         compute = _checks.at_least_float32(x.dtype, self.gate.weight.dtype)
         x = x.to(compute)
         gate, content, heads = (layer.weight.to(compute) for layer in (self.gate, self.content, self.heads))
-        named = (nn.functional.silu(x @ gate.mT) * (x @ content.mT)) @ heads.mT
-        return named.mT.to(compute)  # autocast makes products of 16 bits, which are no positions
+        # Autocast would make products of 16 bits, which can't tell large positions apart. On meta there is none.
+        with nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False):
+            return ((nn.functional.silu(x @ gate.mT) * (x @ content.mT)) @ heads.mT).mT
 
     def transform(
         self,
@@ -431,17 +446,19 @@ def grape(x: Tensor, positions: Tensor, a: Tensor, b: Tensor, *, frequency: floa
     for name, vector in (("a", a), ("b", b)):
         if _checks.floating_tensor(name, vector, least_dims=1).shape != x.shape[-1:]:
             raise ValueError(f"{name} must have shape ({x.shape[-1]},), got {tuple(vector.shape)}")
-    compute = _checks.at_least_float32(x.dtype, a.dtype, b.dtype)
-    vectors, a, b = x.to(compute), a.to(compute), b.to(compute)
     _checks.finite("frequency", frequency)
-    # Sums and not products of matrices, which autocast makes in 16 bits: the angles come from them.
-    squared = (a * a).sum() * (b * b).sum() - (a * b).sum() ** 2
-    if _checks.readable(squared) and squared <= 0:
-        raise ValueError("a and b must span a plane, but they are parallel or zero")
-    s = squared.sqrt()
-    cos, sin = (_over_heads(table) for table in cos_sin(positions, (frequency * s)[None], dtype=compute))  # (…, T, 1)
-    once = _plane(vectors, a, b)  # L x
-    return (vectors + sin / s * once + (1 - cos) / squared * _plane(once, a, b)).to(x.dtype)
+    compute = _checks.at_least_float32(x.dtype, a.dtype, b.dtype)
+    rounding = max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps, a.shape[0] * torch.finfo(torch.float64).eps)
+    one, other = _with_float64(a), _with_float64(b)
+    u = one / one.norm()
+    across = other - (u * other).sum() * u  # what of b is at right angles to a: s = |a| |across|, without cancellation
+    if _checks.readable(across) and not across.norm() > rounding * other.norm():
+        raise ValueError("a and b must span a plane, but as far as their dtype can tell they are parallel or zero")
+    angle = (frequency * one.norm() * across.norm())[None]  # ω s
+    cos, sin = (_over_heads(table) for table in cos_sin(positions, angle, dtype=compute))  # (…, T, 1)
+    u, v = (vector.to(compute).to(x.device) for vector in (u, across / across.norm()))  # L = s (u vᵀ − v uᵀ)
+    once = _plane(x.to(compute), u, v)  # L x / s
+    return (x.to(compute) + sin * once + (1 - cos) * _plane(once, u, v)).to(x.dtype)
 
 
 def tapa(
@@ -463,13 +480,15 @@ def tapa(
         power: α, above 0.
 
     Raises:
-        TypeError, ValueError: θd is not whole, or leaves no channel on one side; α not above 0.
+        TypeError, ValueError: θd is not whole, or leaves no channel on one side; α not above 0; q and k of another
+            batch, or number of heads or tokens.
 
     Source: wang2025t
     Chapter: 22
     """
     width = _tokens_of_heads("q", q, q_positions).shape[-1]
     _tokens_of_heads("k", k, k_positions, width=width)
+    _checks.equal_heads(q, k)
     amplitude = round(_checks.positive("fraction", fraction) * width)
     if not (0 < amplitude < width and math.isclose(amplitude, fraction * width)):
         raise ValueError(f"fraction must split the {width} channels in two whole parts, got {fraction}")
@@ -482,9 +501,9 @@ def tapa(
     return scores
 
 
-def _with_float64(positions: Tensor) -> Tensor:
-    """Positions where float64 exists: Apple's mps has none."""
-    return (positions.cpu() if positions.device.type == "mps" else positions).to(torch.float64)
+def _with_float64(x: Tensor) -> Tensor:
+    """x in float64, on a device that has it: Apple's mps has none."""
+    return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
 def _tokens_of_heads(name: str, x: Tensor, positions: Tensor, *, width: int | None = None) -> Tensor:
@@ -517,7 +536,10 @@ def _block(head_dim: int, block: int | None) -> int:
 
 
 def _exponential_turn(name: str, x: Tensor, positions_name: str, positions: Tensor, skew: Tensor) -> Tensor:
-    """exp(Σ_a p_a A_a) x, block by block, for skew matrices A (1 or H, axes, blocks, b, b)."""
+    """exp(Σ_a p_a A_a) x, block by block, for skew matrices A (1 or H, axes, blocks, b, b) in float64.
+
+    The exponent holds the angles, so it stays in float64 to the end; autocast leaves float64 alone.
+    """
     axes, blocks, size = skew.shape[1:4]
     if axes == 1:
         coordinates = _checks.attention_positions(positions_name, positions)[..., None]
@@ -529,18 +551,17 @@ def _exponential_turn(name: str, x: Tensor, positions_name: str, positions: Tens
         )
     if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or x.shape[-1] != blocks * size:
         raise ValueError(f"{name} must have shape (B, H, T, {blocks * size}), got {tuple(x.shape)}")
-    compute = _checks.at_least_float32(x.dtype, skew.dtype)
-    exponent = torch.einsum("...ta,hanij->...htnij", coordinates.to(compute), skew.to(compute))
+    exponent = torch.einsum("...ta,hanij->...htnij", _with_float64(coordinates), skew)
     if exponent.shape[-4] != x.shape[2]:
         raise ValueError(f"{positions_name} must name {x.shape[2]} tokens, got {exponent.shape[-4]}")
     if x.shape[1] % skew.shape[0]:
         raise ValueError(f"{name} must have a multiple of {skew.shape[0]} heads, got {x.shape[1]}")
     if skew.shape[0] > 1:
         exponent = exponent.repeat_interleave(x.shape[1] // skew.shape[0], -5)
-    parts = x.to(compute).reshape(*x.shape[:3], blocks, size, 1)
-    return (torch.matrix_exp(exponent) @ parts).reshape(x.shape).to(x.dtype)
+    parts = _with_float64(x).reshape(*x.shape[:3], blocks, size, 1)
+    return (torch.matrix_exp(exponent) @ parts).reshape(x.shape).to(x.dtype).to(x.device)
 
 
 def _plane(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """(a bᵀ − b aᵀ) x for vectors x (..., d)."""
+    """(a bᵀ − b aᵀ) x for vectors x (..., d): sums, not products of matrices, which autocast makes in 16 bits."""
     return (x * b).sum(-1, keepdim=True) * a - (x * a).sum(-1, keepdim=True) * b

@@ -535,6 +535,24 @@ def test_decoding_goes_on_as_the_prompt_would() -> None:
     assert int(next_positions(prompt)[0, 0]) != len(prompt)  # the number of tokens is not the position
 
 
+def test_axes_are_moved_one_by_one() -> None:
+    """Positions of text may be written to: no axis is a view of another, or of what was given."""
+    text = arange(3)
+    at = equal_axes(text)
+    at[:, 1] += 10
+    assert torch.equal(at, torch.tensor([[0, 10, 0], [1, 11, 1], [2, 12, 2]]))
+    assert torch.equal(text, arange(3))
+    following = next_positions(mrope_positions([3]), 3)
+    following[:, 1] += 10
+    assert torch.equal(following, torch.tensor([[3, 13, 3], [4, 14, 4], [5, 15, 5]]))
+
+
+def test_nothing_follows_a_row_of_padding() -> None:
+    at, mask = torch.tensor([[[5, 5, 5]], [[9, 9, 9]]]), torch.tensor([[True], [False]])
+    with pytest.raises(ValueError, match="mask must have a token in every row"):
+        next_positions(at, mask=mask)
+
+
 def test_decoding_a_batch() -> None:
     rows = [mrope_positions([1, Vision(1, 2, 2), 2]), mrope_positions([3])]
     for mask in ([[1] * 7, [0, 0, 0, 0, 1, 1, 1]], [[1] * 7, [1, 1, 1, 0, 0, 0, 0]]):
@@ -758,6 +776,7 @@ X = normal(1, 2, 6, 8)
 AT = grid((2, 3))
 TEXT = equal_axes(arange(6))
 MASK = torch.tensor([[1, 1, 1]])
+AXES = torch.zeros(3, 2)
 BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AxialRoPE(SERIES), ValueError, "frequencies"),
     (lambda: AxialRoPE(normal(1, 2, 2, 4)), ValueError, "frequencies"),
@@ -772,8 +791,8 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AxialRoPE(normal(2, 4))(AT, torch.int64), TypeError, "dtype"),
     (lambda: AxialRoPE(normal(2, 2, 4))(AT), ValueError, "frequencies"),
     (lambda: AxialRoPE(normal(2, 4)).transform(X, X, AT, TEXT), ValueError, "k_positions"),
-    (lambda: AxialRoPE(normal(2, 4)).transform(X, X, AT[:5], AT), ValueError, "x must have one token"),
-    (lambda: AxialRoPE(normal(2, 5)).transform(X, X, AT, AT), ValueError, "x must have at least 10"),
+    (lambda: AxialRoPE(normal(2, 4)).transform(X, X, AT[:5], AT), ValueError, "q must have one token"),
+    (lambda: AxialRoPE(normal(2, 5)).transform(X, X, AT, AT), ValueError, "q must have at least 10"),
     (lambda: AxialRoPE(normal(3, 2, 4)).transform(X, X, AT, AT), ValueError, "q must be"),
     (lambda: AxialRoPE(normal(2, 2, 4)).transform(X, X[:, :1], AT, AT), ValueError, "k must be"),
     (lambda: AxialRoPE(normal(2, 2, 4)).transform(X, X, AT.expand(3, 6, 2), AT), ValueError, "q must have"),
@@ -855,6 +874,22 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: next_positions(arange(3)), ValueError, "positions"),
     (lambda: next_positions(TEXT, axis=3), ValueError, "axis"),
     (lambda: next_positions(TEXT[None], mask=MASK), ValueError, "mask"),
+    (lambda: AxialRoPE(torch.tensor([[1.0, math.nan], [0.0, 0.0]])), ValueError, "frequencies must be finite, got nan"),
+    (lambda: AxialRoPE(torch.zeros(2, 0)), ValueError, r"frequencies must have shape .* got \(2, 0\)"),
+    (lambda: block_frequencies(torch.zeros(0)), ValueError, r"per_axis\[0\] must have shape"),
+    (lambda: block_frequencies(torch.ones(2, dtype=torch.bfloat16)), TypeError, r"per_axis\[0\] must be float64"),
+    (lambda: pixtral_frequencies(torch.tensor([math.inf, 1.0])), ValueError, "frequencies must be finite, got inf"),
+    (lambda: mrope_frequencies(torch.ones(3, dtype=torch.float16), (1, 1, 1)), TypeError, "frequencies must be"),
+    (
+        lambda: AxialRoPE(torch.ones(2, 3)).transform(torch.zeros(3, 6), torch.zeros(3, 4), AXES, AXES),
+        ValueError,
+        "k must have at least 6 channels",
+    ),
+    (
+        lambda: AxialRoPE(torch.ones(2, 3)).transform(torch.zeros(4, 6), torch.zeros(3, 6), AXES, AXES),
+        ValueError,
+        "q must have one token for each of the 3 q_positions",
+    ),
 ]
 
 

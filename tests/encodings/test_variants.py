@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ from posenc_lib import properties
 from posenc_lib.attention import attention, attention_weights
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange, from_mask
+from posenc_lib.rotary.multiaxis import MixedRoPE
 from posenc_lib.rotary.rope import LAYOUTS, RoPE, convert_layout
 from posenc_lib.rotary.variants import (
     CayleySTRING,
@@ -314,6 +316,31 @@ def test_lie_rotation_is_the_exponential() -> None:
         assert torch.allclose(k[:, :, t], K[:, :, t] @ matrix.T, rtol=0, atol=1e-10)
 
 
+FAR = torch.tensor([0, 17, 1_000, 100_000, 1_000_000])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("block", [2, 4, 8])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) -> None:
+    """At position p the exponential is that of p times the same float32 matrix, to the rounding of the result."""
+    one = LieRE(D, axes=1, block=block, generator=seeded())
+    many = ComRoPE(D, axes=1, block=block, heads=H, generator=seeded())
+    upper = torch.block_diag(*one.upper[0].double().triu(1))
+    same = (upper - upper.T).expand(H, D, D)
+    scaled = [many.multiplier[0].double()[:, None, None] * matrix.double() for matrix in many.matrix]
+    each = torch.stack([torch.block_diag(*(matrix - matrix.mT)) for matrix in scaled])
+    q = Q.float()
+    for module, skew in ((one, same), (many, each)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            turned, _ = module.transform(q, K.float(), FAR, FAR)
+        values, vectors = torch.linalg.eigh(1j * skew)  # iA is Hermitian, so exp(pA) has the phases −p·eigenvalue
+        for t, p in enumerate(FAR.tolist()):
+            matrix = ((vectors * (-1j * p * values).exp()[:, None]) @ vectors.mH).real
+            exact = (matrix @ q[:, :, t, :, None].double())[..., 0]
+            assert torch.allclose(turned[:, :, t].double(), exact, rtol=1e-6, atol=1e-6)
+
+
 @torch.no_grad()
 def test_blocks_of_two_are_rope() -> None:
     module = lie(1, block=2)
@@ -348,6 +375,29 @@ def test_commuting_axes_are_multiples_of_one_matrix() -> None:
             part = slice(4 * block, 4 * block + 4)
             assert torch.allclose(q[:, h, t, part], Q[:, h, t, part] @ matrix.T, rtol=0, atol=1e-12)
             assert torch.allclose(k[:, h // 2, t, part], K[:, h // 2, t, part] @ matrix.T, rtol=0, atol=1e-12)
+
+
+def test_string_learns_what_its_rotation_learns() -> None:
+    """A method of a module brings the module along: its parameters are trained, saved, cast and copied."""
+    module = group.started(CayleySTRING(D, MixedRoPE(H, D, generator=seeded()).transform))
+    at = torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
+    assert set(module.state_dict()) == {"upper", "learned.frequencies"}
+    before = module.transform(Q.float(), K.float(), at, at)[0]
+    before.square()[..., ::2].sum().backward()
+    before = before.detach()
+    assert all(bool(parameter.grad.abs().sum() > 0) for parameter in module.parameters())
+    other = copy.deepcopy(module)
+    torch.nn.init.zeros_(other.learned.frequencies)
+    assert properties.max_error(other.transform(Q.float(), K.float(), at, at)[0], before) > 0.1
+    assert torch.equal(module.transform(Q.float(), K.float(), at, at)[0], before)
+    assert set(CayleySTRING(D, RoPE(PAIRS).transform).state_dict()) == {"upper"}
+
+
+@torch.no_grad()
+def test_string_keeps_the_wider_of_two_dtypes() -> None:
+    module, wide = string().float(), string().float().double()
+    _, k = module.transform(Q.float(), K, AT, AT)
+    assert torch.allclose(k, wide.transform(Q, K, AT, AT)[1], rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
@@ -413,6 +463,17 @@ def test_fope_with_identity_mixtures_is_rope_without_the_slow_pairs() -> None:
 
 
 @torch.no_grad()
+def test_the_tables_of_fope_are_rounded_once() -> None:
+    """They are tables, not products of content: autocast must leave them, and float32 must not sum them."""
+    module, at = fope().float(), AT + 1_000_000
+    exact, _ = fope().float().double().transform(Q.float().double(), K, at, at)
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            q, _ = module.transform(Q.float(), K.float(), at, at)
+        assert torch.allclose(q.double(), exact, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
 def test_fope_is_not_relative() -> None:
     transform = fope().transform
     error = properties.max_error(scores(transform, Q, K, AT + 50, AT + 50), scores(transform, Q, K, AT, AT))
@@ -429,6 +490,35 @@ def test_grape_is_the_exponential() -> None:
     for t in range(T):
         matrix = torch.matrix_exp(float(AT[t]) * 0.3 * generator)
         assert torch.allclose(mine[:, :, t], Q[:, :, t] @ matrix.T, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_angle_of_grape_is_float64(apart: float, dtype: torch.dtype) -> None:
+    """At position 1,000,000, also where a and b are nearly parallel and |a|²|b|² − (aᵀb)² would cancel."""
+    a = normal(D, seed=3)
+    b = a + apart * normal(D, seed=4)
+    a, b, x, at = a.float(), b.float(), normal(1, 2, 3, D, seed=5).to(dtype), torch.tensor([1, 1_000, 1_000_000])
+    generator = a.double()[:, None] * b.double() - b.double()[:, None] * a.double()
+    values, vectors = torch.linalg.eigh(1j * generator)
+    for t, p in enumerate(at.tolist()):
+        matrix = ((vectors * (-1j * p * values).exp()) @ vectors.mH).real
+        exact = x[:, :, t].double() @ matrix.T
+        rounding = torch.finfo(dtype).eps
+        assert torch.allclose(grape(x, at, a, b)[:, :, t].double(), exact, rtol=rounding, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("width", [2, 8, 64])
+def test_multiples_span_no_plane(dtype: torch.dtype, width: int) -> None:
+    x, at = torch.zeros(1, 1, 1, width, dtype=dtype), torch.tensor([3])
+    for seed, times in ((0, 3.0), (1, 0.1), (2, -7.0), (3, 1e-3)):
+        a = normal(width, seed=seed, dtype=dtype)
+        with pytest.raises(ValueError, match="must span a plane"):
+            grape(x, at, a, times * a)
+    for one, other in ((0 * a, a), (a, 0 * a)):
+        with pytest.raises(ValueError, match="must span a plane"):
+            grape(x, at, one, other)
 
 
 def test_grape_in_coordinate_planes_is_rope() -> None:
@@ -468,6 +558,18 @@ def test_repo_turns_by_positions_it_reads() -> None:
     assert torch.equal(elsewhere, q)
     part, _ = module.transform(Q[:, :, 2:3], K, AT[2:3], AT, q_x=x[:, 2:3], k_x=x)
     assert torch.allclose(part, q[:, :, 2:3], rtol=0, atol=1e-14)
+
+
+@torch.no_grad()
+def test_the_positions_of_repo_are_float32_under_autocast() -> None:
+    """16 bits round positions in the thousands by more than a turn of the fastest pair."""
+    module, x = RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded()), normal(1, T, 64, seed=5).float()
+    module.heads.weight *= 30_000
+    exact = copy.deepcopy(module).double().positions(x.double())
+    assert 1_000 < float(exact.abs().max()) < 100_000
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            assert torch.allclose(module.positions(x).double(), exact, rtol=1e-5, atol=0.02)
 
 
 def test_repo_compiles_and_has_gradients() -> None:
@@ -516,10 +618,19 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: XPos(PAIRS, centre=math.inf), ValueError, "centre must be finite"),
     (lambda: XPos(PAIRS, centre="0"), TypeError, "centre must be a number"),
     (lambda: XPos(PAIRS[None]), ValueError, "frequencies must have shape"),
-    (lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5), ValueError, "x must have at least 8 channels"),
-    (lambda: XPos(PAIRS).transform(X, X, A5[:4], A5), ValueError, "x must have one token for each of the 4"),
+    (lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5), ValueError, "q must have at least 8 channels"),
+    (
+        lambda: XPos(PAIRS).transform(X, X, A5[:4], A5),
+        ValueError,
+        "q must have one token for each of the 4 q_positions",
+    ),
     (lambda: XPos(PAIRS).scales(A5.to(torch.bfloat16)), TypeError, "positions must be"),
-    (lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)), ValueError, "x must have one token"),
+    (lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)), ValueError, "k_positions must have shape"),
+    (lambda: rotated_values(X @ X.mT, X, A5[:4], A5, rope=RoPE(PAIRS)), ValueError, "q_positions must have shape"),
+    (lambda: rotated_values(X @ X.mT, X[..., :6], A5, A5, rope=RoPE(PAIRS)), ValueError, "v must have at least 8"),
+    (lambda: rotated_values(X @ X.mT, X[:, :1], A5, A5, rope=RoPE(PAIRS)), ValueError, "weights and v must agree"),
+    (lambda: rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS)), ValueError, "weights and v must agree"),
+    (lambda: rotated_values(X @ X.mT, X[:, :, :4], A5, A5, rope=RoPE(PAIRS)), ValueError, "weights and v must agree"),
     (lambda: PoPE(0, heads=1), ValueError, "head_dim must be"),
     (lambda: PoPE(8, heads=0), ValueError, "heads must be"),
     (lambda: PoPE(8, -1.0, heads=1), ValueError, "base must be"),
@@ -548,11 +659,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: RePo(1, 1, RoPE(PAIRS), latent=0), ValueError, "latent must be"),
     (lambda: RePo(1, 0, RoPE(PAIRS), latent=1), ValueError, "heads must be"),
     (lambda: REPO.transform(X, X, A5, A5), TypeError, "q_x"),
-    (lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]), ValueError, r"q_x must have shape \(B, T, D\)"),
+    (lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]), ValueError, r"q_x must have shape \(B, T, 6\)"),
     (
         lambda: REPO.transform(X[:, :2], X, A5, A5, q_x=torch.zeros(2, 5, 6), k_x=torch.zeros(2, 5, 6)),
         ValueError,
-        "q must have 4 heads",
+        r"q must be \(B, H, T, d\) with H = 4 heads",
     ),
     (lambda: grape(X, A5, torch.ones(8), torch.ones(8)), ValueError, "a and b must span a plane"),
     (lambda: grape(X, A5, torch.ones(7), torch.ones(8)), ValueError, r"a must have shape \(8,\)"),
@@ -561,6 +672,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: tapa(X, X, A5, A5, fraction=1.0), ValueError, "fraction must split"),
     (lambda: tapa(X, X, A5, A5, power=0), ValueError, "power must be"),
     (lambda: tapa(X, X[..., :4], A5, A5), ValueError, "k must have shape"),
+    (lambda: tapa(X, X[:, :1], A5, A5), ValueError, "q and k must agree in batch, heads"),
+    (lambda: tapa(X, X[:1], A5, A5), ValueError, "q and k must agree in batch, heads"),
 ]
 
 

@@ -126,10 +126,6 @@ NOT: dict[tuple[str, str], str] = {
     ("TAPA", "nothing at position zero"): "only a fraction of the channels tells the content",
     ("RePo", "nothing at position zero"): "it turns by positions that it reads from the tokens",
     **{(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES if name != "RePo"},
-    **{
-        (name, "float32 angles"): "the exponential of a learned matrix is computed in float32, angles and all"
-        for name in ("LieRE, one axis", "ComRoPE, one axis")
-    },
     ("xPos", "norm"): SCALED,
     ("xPos, half", "norm"): SCALED,
 }
