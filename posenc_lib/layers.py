@@ -63,7 +63,7 @@ class Layer:
 
     Raises:
         TypeError, ValueError: numbers that are none, or too small; both a window and a chunk; both a rotation and a
-            temperature.
+            temperature; a schedule without a rotation.
 
     Chapter: 14
     """
@@ -85,6 +85,8 @@ class Layer:
                 raise TypeError(f"{name} must be a callable, got {value!r}")
         if self.window is not None and self.chunk is not None:
             raise ValueError(f"window and chunk exclude one another, got {self.window} and {self.chunk}")
+        if self.base is None and self.schedule is not unscaled:
+            raise ValueError(f"schedule is for layers with a rotation, got {self.schedule!r} without a base")
         if self.base is not None and self.temperature is not None:
             raise ValueError(f"temperature is for layers without a rotation, got one beside base {self.base}")
 

@@ -55,7 +55,7 @@ from posenc_lib.positions import arange, from_mask
 from posenc_lib.properties import (
     max_error,
 )
-from posenc_lib.rotary import LAYOUTS, RoPE
+from posenc_lib.rotary import LAYOUTS, RoPE, llama3
 from posenc_lib.scheme import NOPE, PositionScheme
 
 EPS = torch.finfo(torch.float64).eps
@@ -1127,6 +1127,7 @@ MALFORMED: list[tuple[str, type[Exception], Callable[[], Any]]] = [
     ("window must be at least 1", ValueError, lambda: cohere2(4, base=1e4, window=0)),
     ("base must be finite and above 0", ValueError, lambda: smollm3(4, base=0.0)),
     ("window and chunk exclude one another", ValueError, lambda: Layer(window=3, chunk=3)),
+    ("schedule is for layers with a rotation", ValueError, lambda: Layer(schedule=partial(llama3, factor=8.0))),
     ("temperature is for layers without a rotation", ValueError, lambda: Layer(1e4, temperature=llama4_temperature)),
     ("schedule must be a callable", TypeError, lambda: Layer(1e4, schedule=None)),  # type: ignore[arg-type]
     ("chunk must be at least 1", ValueError, lambda: chunk_mask(M, M, chunk=0)),
