@@ -87,7 +87,7 @@ def diagnose(
             f"The function can't be called: {refusal}.",
             "Another signature or shape than (x, positions), positions, or (q_positions, k_positions); or a table "
             "that does not fit its slots, as cosines of an odd width.",
-            "notation",
+            "argument",
         )
     return report
 
@@ -129,7 +129,7 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
                 except RefusedError:
                     continue
     try:
-        if call(fn, at, torch.arange(4)).shape[-2:] == (5, 4):
+        if call(fn, at, torch.arange(4)).shape[-2:] in ((5, 4), (1, 4)):
             return "bias"
     except RefusedError as refusal:
         reason = str(refusal)
