@@ -15,6 +15,7 @@ from posenc_lib.doctor.report import Report, listed, number
 
 REACH = 4096  # distances that are looked at
 NEAR = 24
+LOW = (torch.bfloat16, torch.float16)
 
 
 def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
@@ -31,7 +32,7 @@ def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
     index = np.arange(NEAR)
     slopes = np.array([np.polyfit(index, row, 1)[0] for row in line])
     straight = np.abs(line - line[:, :1] - slopes[:, None] * index).max() < 1e-2 * max(np.abs(slopes).max(), 1e-9)
-    key_only = straight and np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and np.abs(slopes).max() > 1e-6
+    key_only = np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and np.abs(slopes).max() > 1e-6
     if not _check_relative(report, fn, near, bool(key_only)):
         return
     if straight and np.abs(slopes).max() > 1e-6:
@@ -79,6 +80,16 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
         return False
     later = range(100, 100 + NEAR)
     moved = _bias(fn, later, later)
+    rounds = [str(dtype)[6:] for dtype in LOW if (moved == rounded(moved, dtype)).all()]
+    if 1e-3 < off(moved, near) < 2**-7 * np.abs(moved[np.isfinite(moved)]).max() and rounds:
+        report.wrong(
+            "low-precision",
+            f"Biases are {rounds[0]} numbers: at positions 100 … {later[-1]} they differ from those of the same "
+            f"distances near 0 by up to {number(off(moved, near))}.",
+            "Products of slopes and positions are rounded to 16 bits, and so is what is left of the differences.",
+            "precision",
+        )
+        return False
     if off(moved, near) > 1e-3:
         unread = [
             name
@@ -134,7 +145,7 @@ def _check_slopes(report: Report, fn: Callable[..., Any], slopes: Array, wanted:
         return
     heads = len(slopes)
     plain = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
-    for dtype in (torch.bfloat16, torch.float16):
+    for dtype in LOW:
         if np.abs(size / rounded(right, dtype) - 1).max() < 1e-5:
             name = str(dtype).removeprefix("torch.")
             worst = float(np.abs(size / right - 1).max())
