@@ -80,6 +80,49 @@ def decoder(config: str | dict[str, Any]) -> tuple[LayerSettings, ...]:
     return read(config).stacks[0].layers
 
 
+def gemma4_by_layer(extra: dict[str, Any], *, only: bool = False) -> dict[str, Any]:
+    """Gemma 4 as transformers 5.24 writes it: global heads have their width in entries of their own."""
+    config = copy.deepcopy(shipped()["gemma-4-e2b"])
+    size = config.pop("global_head_dim")
+    full = [i for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    own = extra if only else {f"{i:02d}": {"head_dim": size} for i in full} | extra
+    return config | {"per_layer_config": own}
+
+
+def omni(path: str = "", value: Any = None) -> dict[str, Any]:
+    """Qwen2.5-Omni in its nested form, with one key changed, or taken away by `...`."""
+    text = {
+        **{"hidden_size": 3584, "num_attention_heads": 28, "max_position_embeddings": 32768, "rope_theta": 1e6},
+        **{"num_hidden_layers": 28, "rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]}},
+        "use_sliding_window": False,
+    }
+    vision = {
+        **{"model_type": "qwen2_5_omni_vision_encoder", "depth": 32, "hidden_size": 1280, "num_heads": 16},
+        **{"window_size": 112, "patch_size": 14, "fullatt_block_indexes": [7, 15, 23, 31]},
+    }
+    audio = {
+        **{"d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20, "max_source_positions": 1500},
+        "n_window": 100,
+    }
+    config: dict[str, Any] = {
+        "model_type": "qwen2_5_omni",
+        "thinker_config": {"text_config": text, "vision_config": vision, "audio_config": audio},
+        "talker_config": copy.deepcopy(text)
+        | {"num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 12}
+        | {"head_dim": 128},
+    }
+    if path:
+        *folders, key = path.split(".")
+        inner = config
+        for folder in folders:
+            inner = inner[folder]
+        inner[key] = value
+        if value is ...:
+            del inner[key]
+    return config
+
+
+XL = shipped()["class-default-transfo-xl"]
 QWEN25_YARN = with_key(
     "qwen2.5-3b", "rope_scaling", {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 )
@@ -341,6 +384,56 @@ def test_swin_shifts_every_other_layer_where_there_is_more_than_one_window() -> 
     tower = read("class-default-swin").stacks[0].layers
     assert [layer.patches for layer in tower] == [(7, 0), (7, 3)] * 5 + [(7, 0)] * 2
     assert [layer.heads for layer in tower] == [3] * 2 + [6] * 2 + [12] * 6 + [24] * 2
+
+
+def test_clamped_distances_against_the_table_that_the_code_makes() -> None:
+    heads, size, width, most = 2, 4, 8, 5
+    (layer,) = set(decoder(dict(XL, n_head=heads, d_head=size, d_model=width, clamp_len=most)))
+    scores = layer.scheme(generator=torch.Generator().manual_seed(1)).scores
+    assert scores is not None
+    owner = layer.scheme(generator=torch.Generator().manual_seed(1)).scores.keywords["layer"]  # type: ignore[union-attr]
+    q, k = torch.randn(2, 1, heads, 9, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q_positions, k_positions = torch.arange(20, 29), torch.arange(16, 25)  # some keys are ahead
+    ours = scores(q, k, q_positions, k_positions)
+    speeds = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    for i, m in enumerate(q_positions.tolist()):
+        for j, n in enumerate(k_positions.tolist()):
+            angles = max(-most, min(most, m - n)) * speeds
+            row = owner.weight.detach().double().view(heads, size, width) @ torch.cat((angles.sin(), angles.cos()))
+            u, v = owner.u.detach().double(), owner.v.detach().double()
+            expected = ((q[0, :, i] + u) * k[0, :, j] + (q[0, :, i] + v) * row).sum(-1)
+            torch.testing.assert_close(ours[0, :, i, j].detach(), expected)
+    padded = scores(q, k, q_positions[None], k_positions[None])
+    torch.testing.assert_close(padded, ours)
+
+
+def test_gemma_4_in_the_form_of_layers_with_settings_of_their_own() -> None:
+    assert decoder(gemma4_by_layer({})) == decoder("gemma-4-e2b")
+
+
+def test_qwen_2_5_omni_has_four_stacks() -> None:
+    stacks = read(omni()).stacks
+    assert [(stack.name, len(stack.layers)) for stack in stacks] == [
+        ("decoder", 28),
+        ("vision", 32),
+        ("audio", 32),
+        ("talker", 24),
+    ]
+    turns = [stacks[i].layers[0].rotation for i in (0, 3)]
+    assert [turn.sections for turn in turns if turn is not None] == [(16, 24, 24)] * 2
+    sound = stacks[2]
+    assert sound.inputs is not None
+    assert (sound.inputs.encoding, sound.inputs.rows, sound.length) == ("sinusoidal, tensor2tensor", 1500, 100)
+    assert "token2wav_config: not read" in read(omni() | {"token2wav_config": {}}).notes
+
+
+def test_deberta_v2_without_relative_attention_is_a_plain_encoder() -> None:
+    config = with_key("deberta-v2-xxlarge", "relative_attention", False)
+    learned = read(config | {"position_biased_input": True}).stacks[0]
+    assert (learned.layers[0].encoding, learned.layers[0].scale) == ("NoPE", None)
+    assert learned.inputs is not None
+    assert learned.inputs.rows == 512
+    assert read(config | {"position_biased_input": False}).stacks[0].inputs is None
 
 
 def test_deberta_v2() -> None:
@@ -640,10 +733,6 @@ def inputs(layer: LayerSettings, count: int = 6) -> tuple[Tensor, Tensor, Tensor
 def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
     checkpoint = read(name)
     for layer in {layer for stack in checkpoint.stacks for layer in stack.layers}:
-        if name == CLAMPED:
-            with pytest.raises(ValueError, match=r"^clamp_len"):
-                layer.scheme()
-            continue
         q, k, at = inputs(layer)
         scheme = layer.scheme(generator=torch.Generator().manual_seed(0))
         mask = causal(torch.arange(6), torch.arange(6)) if layer.causal else None
@@ -655,9 +744,6 @@ def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
             assert embedding is not None
             at = torch.arange(stack.inputs.rows - 3, stack.inputs.rows)
             assert embedding(at).shape == (3, stack.inputs.dim)
-
-
-CLAMPED = "class-default-transfo-xl"
 
 
 @pytest.mark.parametrize("name", ["llama-4-scout", "class-default-t5", "class-default-swin", "gpt2"])
@@ -856,7 +942,15 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (with_key("mpt-7b-instruct", "attn_config.softmax_scale", 0.1), "attn_config.softmax_scale"),
     (with_key("class-default-falcon", "alibi", ...), "alibi"),
     (with_key("deberta-v2-xxlarge", "pos_att_type", ["c2p"]), "pos_att_type"),
-    (with_key("deberta-v2-xxlarge", "relative_attention", False), "relative_attention"),
+    (with_key("deberta-v2-xxlarge", "relative_attention", "no"), "relative_attention"),
+    (llama(per_layer_config={"1": {"head_dim": 32}}), "per_layer_config"),
+    (gemma4_by_layer({"04": {"head_dim": 512}}, only=True), "per_layer_config"),
+    (gemma4_by_layer({"03": {"head_dim": 128}}), "per_layer_config"),
+    (gemma4_by_layer({"04": {"sliding_window": 8}}), "per_layer_config"),
+    (omni("thinker_config", ...), "thinker_config"),
+    (omni("thinker_config.audio_config.n_window", ...), "thinker_config.audio_config.n_window"),
+    (omni("talker_config.rope_scaling.mrope_section", [1, 2]), "talker_config.rope_scaling.mrope_section"),
+    (omni("thinker_config.vision_config.fullatt_block_indexes", ...), "thinker_config.vision_config.fullatt"),
     (with_key("class-default-xlnet", "clamp_len", ...), "clamp_len"),
     (with_key("class-default-whisper", "encoder_attention_heads", 5), "encoder_attention_heads"),
     (with_key("class-default-swin", "num_heads", [3, 6, 12]), "num_heads"),
@@ -920,7 +1014,7 @@ def test_shipped_configurations_state_their_source() -> None:
 def test_every_family_is_shipped_or_tested_here() -> None:
     kinds = {config["model_type"] for config in shipped().values()}
     inside = {part["model_type"] for config in shipped().values() for part in [config.get("text_config", {})] if part}
-    tested = {"qwen2_vl", "llama4", "gemma4", "gemma3", "gemma", "xlm-roberta"}
+    tested = {"qwen2_vl", "qwen2_5_omni", "llama4", "gemma4", "gemma3", "gemma", "xlm-roberta"}
     assert set(FAMILIES) <= kinds | inside | tested
     assert read(shipped()["class-default-roberta"] | {"model_type": "xlm-roberta"}).stacks == (
         read("class-default-roberta").stacks

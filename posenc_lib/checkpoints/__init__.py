@@ -83,7 +83,7 @@ def read(source: str | Path | Mapping[str, Any], *, class_defaults: bool = False
         values, filled = _with_class_defaults(values)
     config = Section({key: value for key, value in values.items() if key != "source"})
     made = stacks(config)
-    notes = [f"{key}: not read" for key in ("audio_config",) if config.get(key) is not None]
+    notes = [f"{key}: not read" for key in ("audio_config", "token2wav_config") if config.get(key) is not None]
     if filled:
         notes.append(f"from the class, not from the file: {', '.join(filled)}")
     return Checkpoint(name, config.need("model_type"), made, str(values.get("source", "")), tuple(notes))

@@ -201,11 +201,33 @@ def gemma4(config: Section) -> tuple[Stack, ...]:
         return (*gemma4(config.section("text_config")), *image_tower(config))
     config.need("rope_parameters")
     config.only("use_bidirectional_attention", (False, "vision"), "its masks are not modelled here")
-    local, wide = config.whole("head_dim"), config.whole("global_head_dim")
     kinds = layer_kinds(config, None)
+    local, wide = config.whole("head_dim"), _wide_heads(config, kinds)
     if kinds[-1] != FULL:
         raise ValueError(f"{config.named('layer_types')}[-1] must be {FULL!r}, got {kinds[-1]!r}")
     return _two_rotations(config, {SLIDING: {}, FULL: {}}, kinds, _window(config), sizes=(local, wide), scale=1.0)
+
+
+def _wide_heads(config: Section, kinds: list[str]) -> int:
+    """Gemma 4's global heads: one key for all of them, or newer files' `per_layer_config`, layer by layer."""
+    if not config.get("per_layer_config"):
+        return config.whole("global_head_dim")
+    own = config.section("per_layer_config")
+    widths: dict[str, dict[str, int]] = {FULL: {}, SLIDING: {}}
+    for i, kind in enumerate(kinds):
+        key = next((key for key in own.values if str(key).lstrip("0") == str(i or "")), None)
+        part = own.section(key) if key is not None else Section({})
+        for name in part.values:
+            if name not in ("head_dim", "num_key_value_heads"):
+                raise ValueError(f"{part.named(name)} is unknown for a layer of its own")
+        size = config.whole("head_dim") if part.get("head_dim") is None else part.whole("head_dim")
+        widths[kind][own.named(key or str(i))] = size
+    for kind, known in widths.items():
+        first = config.whole("head_dim") if kind == SLIDING else next(iter(known.values()))
+        for name, size in known.items():
+            if size != first:
+                raise ValueError(f"{name}.head_dim must be {first} as in the other layers of {kind}, got {size}")
+    return int(next(iter(widths[FULL].values())))
 
 
 def olmo3(config: Section) -> tuple[Stack, ...]:
@@ -312,6 +334,28 @@ def qwen_vl(config: Section, *, turns: bool) -> tuple[Stack, ...]:
     return (decoder, *image_tower(config))
 
 
+def qwen_omni(config: Section) -> tuple[Stack, ...]:
+    """Qwen2.5-Omni: a thinker that reads text, images and sound, and a talker that speaks."""
+    thinker = config.section("thinker_config")
+    talker = qwen_vl(config.section("talker_config"), turns=False)[0]
+    return (
+        *qwen_vl(thinker, turns=False),
+        sound_tower(thinker.section("audio_config")),
+        replace(talker, name="talker"),
+    )
+
+
+def sound_tower(config: Section) -> Stack:
+    """Qwen2.5-Omni's ears: Whisper's sinusoids, counted from 0 in each piece of the sound."""
+    width, heads, piece = (config.whole(key) for key in ("hidden_size", "encoder_attention_heads", "n_window"))
+    if width % heads:
+        raise ValueError(f"{config.named('encoder_attention_heads')} must divide d_model = {width}, got {heads}")
+    layers = (LayerSettings("NoPE", heads, width // heads, causal=False),) * config.whole("encoder_layers")
+    rows = config.whole("max_source_positions")
+    note = f"sound is cut into pieces of {piece} tokens, which see themselves alone and are counted from 0 each"
+    return Stack("audio", layers, piece, inputs=InputSettings("sinusoidal, tensor2tensor", rows, width), notes=(note,))
+
+
 # ---- learned tables and sinusoids
 
 
@@ -401,7 +445,11 @@ def mpt(config: Section) -> tuple[Stack, ...]:
 def deberta_v2(config: Section) -> tuple[Stack, ...]:
     """DeBERTa v2 and v3: content meets distance and distance content, in logarithmic buckets where there are any."""
     if not config.flag("relative_attention"):
-        raise ValueError(f"{config.named('relative_attention')} must be true for disentangled attention, got False")
+        if config.flag("position_biased_input"):
+            return learned_encoder(config)
+        layer = LayerSettings("NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False)
+        layers = (layer,) * config.whole("num_hidden_layers")
+        return (Stack("encoder", layers, config.whole("max_position_embeddings")),)
     terms = config.need("pos_att_type")
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
     if not isinstance(terms, list) or {str(term).strip() for term in terms} != {"c2p", "p2c"}:
@@ -502,6 +550,8 @@ def stacks(config: Section) -> tuple[Stack, ...]:
     if kind in UNROTATED:
         for key in ("rope_theta", "rope_scaling", "rope_parameters"):
             config.only(key, (), f"no setting of {kind} says how it rotates")
+    if not kind.startswith("gemma4"):
+        config.only("per_layer_config", ({},), "layers with settings of their own are not modelled here")
     return FAMILIES[kind](config)
 
 
@@ -512,6 +562,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": partial(rotary, kinds=qwen_kinds, stated_head_dim=True),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), partial(qwen_vl, turns=False)),
     "qwen3_vl": partial(qwen_vl, turns=True),
+    "qwen2_5_omni": qwen_omni,
     "gemma": partial(rotary, stated_head_dim=True),
     "gemma2": partial(rotary, stated_head_dim=True, kinds=gemma2_kinds, scale=gemma_scale),
     **dict.fromkeys(("gemma3", "gemma3_text"), gemma3),

@@ -296,12 +296,24 @@ def patch_window(q_positions: Tensor, k_positions: Tensor, *, size: int, shift: 
 
 
 def _transformer_xl(heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None) -> Any:
-    if given["clamp_len"] > 0:
-        raise ValueError(
-            f"clamp_len must be at most 0 for a scheme, got {given['clamp_len']}: "
-            "`TransformerXL` sees every distance as it is"
-        )
-    return TransformerXL(heads, dim, given["dim"], generator=generator).scores
+    layer, most = TransformerXL(heads, dim, given["dim"], generator=generator), given["clamp_len"]
+    return layer.scores if most <= 0 else partial(clamped, layer=layer, most=most)
+
+
+def clamped(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, layer: TransformerXL, most: int
+) -> Tensor:
+    """Transformer-XL's scores where `clamp_len` makes all distances beyond it one: those of a key that far away."""
+    relative = k_positions[..., None, :] - q_positions[..., :, None]
+    relative = relative if relative.dim() == 2 else relative[:, None]
+    scores = layer.scores(q, k, q_positions, k_positions)
+    for side in (-most, most):
+        at = [
+            torch.full_like(positions, start) for positions, start in ((q_positions, most), (k_positions, most + side))
+        ]
+        beyond = relative < side if side < 0 else relative > side
+        scores = torch.where(beyond, layer.scores(q, k, *at), scores)
+    return scores
 
 
 def _deberta(heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None) -> Any:

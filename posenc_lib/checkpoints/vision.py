@@ -37,7 +37,10 @@ def qwen_tower(config: Section) -> tuple[Stack, ...]:
     width = config.whole("embed_dim" if config.get("embed_dim") is not None else "hidden_size")
     if width % heads or (width // heads) % 4:
         raise ValueError(f"{config.named('num_heads')} must leave a multiple of 4 channels a head, got {heads}")
-    layer = LayerSettings("2-D RoPE", heads, width // heads, causal=False, options=(("base", 1e4), ("layout", "half")))
+    base = 1e4
+    if config.get("rope_parameters"):  # in files of newer versions
+        base = rotation(config, uniform_entry(config, names={"axial": "default"}), width // heads // 2).base
+    layer = LayerSettings("2-D RoPE", heads, width // heads, causal=False, options=(("base", base), ("layout", "half")))
     count = config.whole("depth")
     layers = [layer] * count
     if config.get("window_size") is not None:
@@ -113,7 +116,7 @@ TOWERS: dict[str, Callable[[Section], tuple[Stack, ...]]] = {
     "llama4_vision_model": llama4_tower,
     "gemma4_vision": gemma4_tower,
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision", "qwen2_5_vl", "qwen2_5_vl_vision"), qwen_tower),
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_vision"), qwen_tower),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_vision", "qwen2_5_omni_vision_encoder"), qwen_tower),
 }
 
 

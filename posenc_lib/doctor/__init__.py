@@ -87,7 +87,7 @@ def diagnose(
             f"The function can't be called: {refusal}.",
             "Another signature or shape than (x, positions), positions, or (q_positions, k_positions); or a table "
             "that does not fit its slots, as cosines of an odd width.",
-            "notation",
+            "argument",
         )
     return report
 
@@ -116,7 +116,10 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
     at = torch.arange(5)
     try:
         one = call(fn, at)
-        return "buckets" if one.shape == at.shape and not one.is_floating_point() else "table"
+        if one.shape == at.shape and not one.is_floating_point():
+            return "buckets"
+        if not (one.shape[-2:] == (5, 5) and head_dim != 5 and _is_bias(fn)):  # k_positions may have a default
+            return "table"
     except RefusedError as refusal:
         reason = str(refusal)
     if head_dim is not None:
@@ -129,13 +132,17 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
                 except RefusedError:
                     continue
     try:
-        if call(fn, at, torch.arange(4)).shape[-2:] == (5, 4):
+        if _is_bias(fn):
             return "bias"
     except RefusedError as refusal:
         reason = str(refusal)
     if head_dim is not None and "positional argument" not in reason:
         return "rotary"  # it may turn another axis: the diagnosis says so
     raise ValueError(f"fn must take (x, positions), positions or (q_positions, k_positions): {reason}. Or give kind")
+
+
+def _is_bias(fn: Callable[..., Any]) -> bool:
+    return call(fn, torch.arange(5), torch.arange(4)).shape[-2:] in ((5, 4), (1, 4))
 
 
 # ---- the command line

@@ -15,6 +15,7 @@ from posenc_lib.doctor.report import Report, listed, number
 
 REACH = 4096  # distances that are looked at
 NEAR = 24
+LOW = (torch.bfloat16, torch.float16)
 
 
 def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
@@ -22,14 +23,16 @@ def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
     near = _bias(fn, range(NEAR), range(NEAR))
     past = np.tril(np.ones((NEAR, NEAR), bool))
     if not np.isfinite(near[:, past]).all():
-        report.wrong("not-finite", "Biases of past keys are not finite.", "Masked and visible are exchanged.", "07")
+        report.wrong(
+            "not-finite", "Biases of past keys are not finite.", "Masked and visible are exchanged.", "relative"
+        )
         return
     report.facts["heads"] = len(near)
     line = near[:, -1]  # of the last query
     index = np.arange(NEAR)
     slopes = np.array([np.polyfit(index, row, 1)[0] for row in line])
     straight = np.abs(line - line[:, :1] - slopes[:, None] * index).max() < 1e-2 * max(np.abs(slopes).max(), 1e-9)
-    key_only = straight and np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and np.abs(slopes).max() > 1e-6
+    key_only = np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and np.abs(slopes).max() > 1e-6
     if not _check_relative(report, fn, near, bool(key_only)):
         return
     if straight and np.abs(slopes).max() > 1e-6:
@@ -47,6 +50,8 @@ def _bias(fn: Callable[..., Any], q: Any, k: Any) -> Array:
     while result.dim() > 3 and result.shape[0] == 1:
         result = result[0]
     result = result[None] if result.dim() == 2 else result
+    if result.dim() == 3 and result.shape[1:] == (1, len(k)):
+        result = result.expand(-1, len(q), -1)  # of the key alone: one row for all queries
     if result.dim() != 3 or result.shape[1:] != (len(q), len(k)):
         raise RefusedError(f"{len(q)} queries and {len(k)} keys gave shape {tuple(result.shape)}")
     return result.double().numpy()
@@ -70,16 +75,35 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
             + (": those of the query at position 0." if first else f", by up to {number(off(last, near[:, -1:]))}."),
             "The bias is built from the lengths and not from the positions, and a query over a cache is taken for the "
             "first token.",
-            "20",
+            "argument",
         )
         return False
-    moved = off(_bias(fn, range(100, 100 + NEAR), range(100, 100 + NEAR)), near)
-    if moved > 1e-3:
+    later = range(100, 100 + NEAR)
+    moved = _bias(fn, later, later)
+    rounds = [str(dtype)[6:] for dtype in LOW if (moved == rounded(moved, dtype)).all()]
+    if 1e-3 < off(moved, near) < 2**-7 * np.abs(moved[np.isfinite(moved)]).max() and rounds:
+        report.wrong(
+            "low-precision",
+            f"Biases are {rounds[0]} numbers: at positions 100 … {later[-1]} they differ from those of the same "
+            f"distances near 0 by up to {number(off(moved, near))}.",
+            "Products of slopes and positions are rounded to 16 bits, and so is what is left of the differences.",
+            "precision",
+        )
+        return False
+    if off(moved, near) > 1e-3:
+        unread = [
+            name
+            for name, q, k in (("query", range(NEAR), later), ("key", later, range(NEAR)))
+            if np.abs(_bias(fn, q, k) - moved).max() < 1e-6
+        ]
         report.wrong(
             "not-relative",
-            f"Biases change when all positions move by 100, by up to {number(moved)}.",
-            "They depend on one position alone, and not only by a constant a row.",
-            "07",
+            f"Biases change when all positions move by 100, by up to {number(off(moved, near))}"
+            + (f"; those of {unread[0]} positions alone change nothing." if len(unread) == 1 else "."),
+            f"The {unread[0]} positions are counted off a length, 0, 1, …, and not read."
+            if len(unread) == 1
+            else "They depend on one position alone, and not only by a constant a row.",
+            "distance",
         )
         return False
     gaps = [0, 0, 0, 1, 2]
@@ -90,7 +114,7 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
             "With positions 0, 0, 0, 1, 2, as left padding gives them, distances are those of the slots: off by "
             f"{number(padded)}.",
             "Slots are counted, padding included.",
-            "20",
+            "argument",
         )
     return True
 
@@ -104,7 +128,7 @@ def _check_alibi(report: Report, near: Array, slopes: Array, key_only: bool, wan
             f"In {int((slopes < 0).sum())} of {len(slopes)} heads the bias grows with distance: the slope towards the "
             f"query is {number(float(slopes.min()))}.",
             "query − key is used without the minus: distant keys are rewarded.",
-            "07",
+            "penalty",
         )
     ahead = near[:, 0, 1:4]
     if np.isfinite(ahead).all() and not key_only and (ahead * np.sign(slopes)[:, None] > 1e-9).any():
@@ -117,16 +141,16 @@ def _check_slopes(report: Report, fn: Callable[..., Any], slopes: Array, wanted:
         step = np.polyfit(np.arange(far.shape[1]), far.T, 1)[0]
         if np.abs(np.abs(step) / right - 1).max() > 1e-2:
             seen = "Far from the query neighbouring keys get other steps than near it."
-            report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "20")
+            report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "precision")
         return
     heads = len(slopes)
     plain = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
-    for dtype in (torch.bfloat16, torch.float16):
+    for dtype in LOW:
         if np.abs(size / rounded(right, dtype) - 1).max() < 1e-5:
             name = str(dtype).removeprefix("torch.")
             worst = float(np.abs(size / right - 1).max())
             seen = f"All slopes are {name} numbers, off by up to {worst:.2g} of their value."
-            report.wrong("slopes-cast", seen, "The buffer of slopes was cast with the weights.", "20")
+            report.wrong("slopes-cast", seen, "The buffer of slopes was cast with the weights.", "precision")
             return
     if np.abs(size / plain - 1).max() < 1e-4:
         seen = f"The slopes of {heads} heads are one geometric series, 2^(−8h/{heads})."
@@ -142,7 +166,7 @@ def _check_slopes(report: Report, fn: Callable[..., Any], slopes: Array, wanted:
     else:
         seen = f"The slopes are {listed(size[:4])}, …; published are {listed(right[:4])}, …."
         cause = "Another formula, or one head's slopes sliced for another rank."
-    report.wrong("slopes", seen, cause, "07")
+    report.wrong("slopes", seen, cause, "slopes")
 
 
 def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
@@ -163,7 +187,7 @@ def diagnose_buckets(report: Report, fn: Callable[..., Any], wanted: dict[str, A
             "bucket-range",
             f"Relative position {_where(past, future, size)} falls into bucket {largest}; there are {size}.",
             "The clamp to the last bucket is missing, or the buckets are not halved for two directions.",
-            "07",
+            "buckets",
         )
     _check_t5(report, (past, future), wanted, labels=True)
 
@@ -179,21 +203,21 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
     report.facts["form"] = "buckets of distances"
     if len(past) == 1 and len(future) == 1:
         report.facts["form"] = "no bias" if not np.abs(biases[0]).max() else "a constant"
-        report.wrong("constant", "The bias is the same at every distance.", "Positions are not used.", "07")
+        report.wrong("constant", "The bias is the same at every distance.", "Positions are not used.", "buckets")
         return
     if len(past) == 1:
         report.wrong(
             "sign",
             "All past keys share one bucket, and keys ahead of the query have buckets by distance.",
             "The relative position is taken as query − key; it is key − query.",
-            "07",
+            "relative",
         )
         return
     bidirectional = len(future) > 1
     report.facts["directions"] = 2 if bidirectional else 1
     if wanted.get("bidirectional") not in (None, bidirectional):
         seen = f"Keys ahead of the query {'have buckets of their own' if bidirectional else 'share one bucket'}."
-        report.wrong("direction", seen, "The flag of encoder and decoder is exchanged.", "07")
+        report.wrong("direction", seen, "The flag of encoder and decoder is exchanged.", "buckets")
         return
     if len(past) > REACH // 4:
         report.facts["form"] = "no buckets: a bias for each distance"
@@ -209,7 +233,7 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
     report.facts["largest distance"] = distance
     if longest is not None and distance != longest:
         seen = f"The last buckets are those of max_distance = {distance}; {longest} was expected."
-        report.wrong("max-distance", seen, "A setting of the checkpoint is not read.", "07")
+        report.wrong("max-distance", seen, "A setting of the checkpoint is not read.", "buckets")
     elif labels:
         _check_labels(report, biases, count, distance, bidirectional)
 
@@ -235,20 +259,22 @@ def _wrong_edges(report: Report, past: Array, exact: int, count: int, longest: i
     seen = f"{len(past)} buckets a direction, {exact} of them for one distance each, then from {begins} … on."
     if len(past) == count + 1 or (len(past) == 2 * exact + 1):
         cause = "The last bucket is not clamped: far distances fall into the next one, or into the other direction's."
-        report.wrong("bucket-clamp", seen, cause, "07")
+        report.wrong("bucket-clamp", seen, cause, "buckets")
     elif len(past) == 2 * count:
-        report.wrong("bucket-halving", seen, "The buckets are not halved for the two directions.", "07")
+        report.wrong("bucket-halving", seen, "The buckets are not halved for the two directions.", "buckets")
     elif 2 * len(past) == count:
-        report.wrong("bucket-halving", seen, "The buckets are halved for two directions though there is one.", "07")
+        report.wrong(
+            "bucket-halving", seen, "The buckets are halved for two directions though there is one.", "buckets"
+        )
     elif exact != count // 2:
         cause = "Half of a direction's buckets hold one distance each; here it is halved again, or not at all."
-        report.wrong("bucket-exact", seen, cause, "07")
+        report.wrong("bucket-exact", seen, cause, "buckets")
     else:
         right = (
             "" if longest is None else f" T5 has {listed(t5_bucket_edges(count, longest)[exact - 1 : exact + 5])} …."
         )
         cause = "A logarithm in another base or precision decides on the wrong side of an edge."
-        report.wrong("bucket-edges", seen + right, cause, "07")
+        report.wrong("bucket-edges", seen + right, cause, "buckets")
 
 
 def _check_labels(report: Report, biases: tuple[Array, Array], count: int, longest: int, bidirectional: bool) -> None:
@@ -263,9 +289,11 @@ def _check_labels(report: Report, biases: tuple[Array, Array], count: int, longe
         return
     swapped = bidirectional and (biases[0][0][1:] == right[1][1:]).all()
     if swapped:
-        report.wrong("sign", "Past keys have the buckets of future ones.", "query − key in place of key − query.", "07")
+        report.wrong(
+            "sign", "Past keys have the buckets of future ones.", "query − key in place of key − query.", "relative"
+        )
     else:
         pairs = list(pairwise(np.flatnonzero(biases[0][0] != right[0]).tolist()))
         report.wrong(
-            "bucket-labels", f"Buckets have other numbers ({len(pairs) + 1} distances).", "Another order.", "07"
+            "bucket-labels", f"Buckets have other numbers ({len(pairs) + 1} distances).", "Another order.", "buckets"
         )

@@ -30,7 +30,7 @@ def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> No
             other_length = rotary.matrices(range(shift, NEAR + shift - 1))
             if np.abs(other_length[: NEAR - 2 * shift] - near[shift : NEAR - shift]).max() < 1e-4:
                 seen = f"A second call of as many tokens, at positions {shift} …, returned the angles of the first."
-                report.wrong("cache-key", seen, "A cached table is looked up by length and not by position.", "20")
+                report.wrong("cache-key", seen, "A cached table is looked up by length and not by position.", "state")
                 return
             report.wrong(
                 "offset-ignored" if round(delta) == -shift else "cache-offset",
@@ -39,7 +39,7 @@ def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> No
                 "The function counts 0 … T−1 off the shape of x. With a cache, every new token is then at 0."
                 if round(delta) == -shift
                 else "An offset is added to positions that have it already.",
-                "20",
+                "argument",
             )
             return
     for given in ((9,), (23,), (9, 10, 11), (12, 3, 4, 9, 0, 0, 5)):
@@ -58,14 +58,14 @@ def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> No
             cause = (
                 "Only the first position is read, and the others are counted on from it. Padding and packing need each."
             )
-            report.wrong("order-ignored", f"Positions {listed(given)} are turned as {seen}.", cause, "20")
+            report.wrong("order-ignored", f"Positions {listed(given)} are turned as {seen}.", cause, "argument")
         else:
             cause = (
                 "The offset counts the token about to be processed, or is advanced twice by the prompt: with n tokens "
                 "cached, the next one is at position n."
             )
             text = f"In a call of {len(given)} token{'s' * (len(given) > 1)}, {listed(given)} is turned as {seen}."
-            report.wrong("cache-offset", text, cause, "20")
+            report.wrong("cache-offset", text, cause, "argument")
 
 
 def _common(difference: Array, model: Model) -> float | None:
@@ -87,7 +87,7 @@ def check_far(report: Report, rotary: Rotary, model: Model, fitted: Fit, wanted:
             break
         if not np.isfinite(matrices).all():
             cause = "float16 ends at 65,504: positions or angles overflow."
-            report.wrong("low-precision", f"At position {start:,} outputs are not finite.", cause, "20")
+            report.wrong("low-precision", f"At position {start:,} outputs are not finite.", cause, "bfloat16")
             break
         difference = model.difference(matrices, positions)
         if np.abs(difference).max() < max(2e-3, 2e-6 * start):
@@ -111,6 +111,8 @@ def _readings(model: Model, positions: Array) -> dict[str, Array]:
         exact_p = np.asarray(positions, dtype=float)[:, None]
         readings[f"positions rounded to {name}"] = p * model.frequencies
         readings[f"frequencies rounded to {name}"] = exact_p * w
+        counted = rounded(rounded(positions[0], dtype) + positions - positions[0], dtype)[:, None]
+        readings[f"the first position rounded to {name}, the others counted from it"] = counted * model.frequencies
         readings[f"positions and frequencies rounded to {name}"] = p * w
         readings[f"angles rounded to {name}"] = rounded(exact_p * model.frequencies, dtype)
         readings[f"positions, frequencies and angles rounded to {name}"] = rounded(p * w, dtype)
@@ -135,7 +137,7 @@ def _misread(report: Report, model: Model, measured: Array, positions: Array, wh
         f"off by up to {number(round(off, 3))}.",
         "Positions or angles are made in the dtype of the model or the query. bfloat16 has every integer only up to "
         "256, float16 up to 2048. Make them in float32 or float64 and cast cosines and sines last.",
-        "20",
+        "bfloat16",
     )
     return True
 
@@ -157,7 +159,7 @@ def _explain_far(
     delta = _common(model.difference(matrices, positions), model)
     if delta is not None:
         text = f"Positions from {positions[0]:,} on are turned as {number(positions[0] + delta)} …"
-        report.wrong("far-positions", text, "Positions wrap around, or are clamped to a table's length.", "20")
+        report.wrong("far-positions", text, "Positions wrap around, or are clamped to a table's length.", "argument")
         return float(good)
     begin = _boundary(rotary, model, good, int(positions[0]))
     beyond, attributes = _far_frequencies(model, matrices, positions), Fit(("free",))
@@ -181,14 +183,14 @@ def _explain_far(
             "dynamic NTK. Keys cached before the change were turned by other angles; cache them unrotated."
         )
         if wanted.get("schedule") not in (None, "dynamic_ntk"):
-            report.wrong("schedule", f"{head}, as in dynamic NTK.", "A rope_type is read as another one.", "16")
+            report.wrong("schedule", f"{head}, as in dynamic NTK.", "A rope_type is read as another one.", "longrope")
     elif geometric and attributes.fault == "":
         report.wrong(
             "base-changes",
             f"{head}: the base is {number(attributes.base or 0)}, and {number(fitted.base or 0)} before.",
             "A long-context base or table is used beyond the trained length only, or a fallback drops the base there. "
             "Keys cached before no longer match.",
-            "16",
+            "dynamic_ntk",
         )
     else:
         report.notes.append(
@@ -196,7 +198,7 @@ def _explain_far(
             "another beyond. Keys cached before the change must be turned anew."
         )
         if wanted.get("schedule") not in (None, "longrope", "dynamic_ntk"):
-            report.wrong("schedule", f"{head}.", "Another table is used for long inputs.", "16")
+            report.wrong("schedule", f"{head}.", "Another table is used for long inputs.", "longrope")
     return float(begin)
 
 
@@ -247,7 +249,7 @@ def check_low_precision(report: Report, rotary: Rotary, model: Model, changed: f
             seen = (
                 f"With x in {name}, cosines and sines at position {start:,} are off by up to {number(round(off, 3))}."
             )
-            report.wrong("low-precision", seen, "Angles are made in the dtype of x.", "20")
+            report.wrong("low-precision", seen, "Angles are made in the dtype of x.", "bfloat16")
 
 
 def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
@@ -284,7 +286,7 @@ def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
         "padding",
         f"Positions of shape (B, T) are accepted, and every row is turned by {shared[0][0].tolist()}.",
         "One vector of positions serves the whole batch. In a left-padded batch every short row is then wrong.",
-        "20",
+        "argument",
     )
 
 
@@ -297,5 +299,5 @@ def check_memory(report: Report, rotary: Rotary, near: Array) -> None:
             f"The first call, repeated after longer ones, gives another result: off by {number(round(off, 6))}.",
             "A table made for a long input is cached and never restored, as in early dynamic NTK. The result must "
             "depend on the arguments alone.",
-            "16",
+            "state",
         )

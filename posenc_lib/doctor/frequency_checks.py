@@ -16,9 +16,9 @@ def check_frequencies(
     report: Report, frequencies: Array, width: int, dim: int, wanted: dict[str, Any], *, rotary: bool
 ) -> Fit:
     """Fit the frequencies of an encoding `width` channels wide, write the facts, and judge them."""
-    chapter = "16" if rotary else "04"
+    speeds = "planes" if rotary else "clocks"  # where the book explains frequencies
     fitted = fit(frequencies, width)
-    slip = _slips(report, frequencies, fitted, width, wanted, chapter)
+    slip = _slips(report, frequencies, fitted, width, wanted)
     report.facts["base"] = fitted.base
     report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
     if fitted.factor != 1:
@@ -29,13 +29,13 @@ def check_frequencies(
         return fitted
     if fitted.name == "free":
         report.notes.append(f"No schedule fits. The first frequencies are {listed(frequencies[:4])}.")
-    scaled = _check_schedule(report, fitted, width, wanted, chapter)
+    scaled = _check_schedule(report, fitted, width, wanted)
     if not scaled:
-        _check_base(report, fitted, width, dim, wanted, chapter)
+        _check_base(report, fitted, width, dim, wanted, speeds)
     return fitted
 
 
-def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any], chapter: str) -> bool:
+def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any]) -> bool:
     """What is wrong whatever was meant."""
     base, factor = fitted.base, fitted.factor
     if fitted.fault in ("bfloat16", "float16"):
@@ -45,7 +45,7 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
             f"{256 if fitted.fault == 'bfloat16' else 2048}.",
             "inv_freq is a buffer and was cast with the weights, by .half() or .to(bfloat16). Casting back does not "
             "bring the bits back: make it anew in float32.",
-            "20",
+            "precision",
         )
         return True
     if fitted.fault == "inverted":
@@ -53,7 +53,7 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
             "ramp-inverted",
             f"The fast pairs are slowed by {number(factor)} and the slow ones are kept.",
             "beta_fast and beta_slow are exchanged.",
-            "16",
+            "ntk_by_parts",
         )
         return True
     if fitted.fault == "ntk head":
@@ -62,7 +62,7 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
             f"Slow pairs are slowed by {number(factor)}, base {number(base or 0)}, and the fast ones follow an "
             "NTK-aware base for the same factor.",
             "NTK-by-parts keeps the fast pairs as they were trained; the change of base was left in.",
-            "16",
+            "ntk_by_parts",
         )
         return True
     if fitted.name != "linear_interpolation" or base is None:
@@ -73,7 +73,7 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
             "positions-multiplied",
             f"The fastest pair turns {number(1 / factor)} rad a position, and no published encoding more than 1.",
             "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
-            chapter,
+            "linear_interpolation",
         )
         return True
     slip = next((k for k in (1, 2) if same(factor, base ** (k / width), 1e-5)), 0)
@@ -84,13 +84,13 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
             "exponent-shifted",
             f"The first frequency is {number(1 / factor)} and not 1: the exponent is {written}.",
             "A formula that counts pairs from 1 is coded with an index from 0.",
-            chapter,
+            "shifted",
         )
         return True
     return False
 
 
-def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, Any], chapter: str) -> bool:
+def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, Any]) -> bool:
     """Schedule and factor against those meant; True where the base has been judged with them."""
     meant, factor, base = wanted.get("schedule"), wanted.get("factor"), wanted.get("base")
     if meant == "dynamic_ntk":
@@ -101,13 +101,13 @@ def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, A
         if fitted.name == "none" and not (meant == "longrope" and base is None):
             seen = f"No scaling is applied: the frequencies are those of base {number(fitted.base or 0)}."
             cause = "rope_scaling is read and not used, or not read at all. Short inputs hide it."
-            report.wrong("schedule-ignored", seen, cause, "14" if meant == "llama3" else "16")
+            report.wrong("schedule-ignored", seen, cause, meant)
         elif meant != "longrope":
             report.wrong(
                 "schedule",
                 f"The frequencies follow {' or '.join(fitted.names)}, not {meant}.",
                 "A rope_type is read as another one, or its ramp is laid out in other units.",
-                "16",
+                "planes" if meant == "none" else meant,
             )
         return True
     if factor is not None and fitted.name != "free" and not same(fitted.factor, factor, 1e-4) and fitted.name != "none":
@@ -117,11 +117,11 @@ def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, A
             f"Slow pairs are slowed by {number(fitted.factor)}; {number(float(factor))} was expected"
             + (": the factor is applied twice." if twice else "."),
             "Positions are divided and frequencies as well." if twice else "Another factor is read from the file.",
-            "16",
+            fitted.name,
         )
     elif factor is not None and factor != 1 and fitted.name == "none" and meant is None:
         seen = f"No scaling by {number(float(factor))}: the first frequency is 1, the base {number(fitted.base or 0)}."
-        report.wrong("schedule-ignored", seen, "rope_scaling is read and not used.", "16")
+        report.wrong("schedule-ignored", seen, "rope_scaling is read and not used.", "linear_interpolation")
     return False
 
 
@@ -147,11 +147,11 @@ def _check_ntk(report: Report, fitted: Fit, width: int, factor: float | None, ba
         (found for value, found in causes.items() if same(fitted.base, value)),
         ("base", "Another factor or base is read."),
     )
-    report.wrong(code, seen, cause, "16")
+    report.wrong(code, seen, cause, "ntk_aware")
     return True
 
 
-def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[str, Any], chapter: str) -> None:
+def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[str, Any], speeds: str) -> None:
     """The base against the one meant, with the slips that make one of the other."""
     base, meant = fitted.base, wanted.get("base")
     if base is None:
@@ -162,7 +162,7 @@ def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[
             "exponent-floored",
             f"Each frequency is the one before times exp(−{round(step)}), whatever the base.",
             "−log(base) / d // 2 is (−log(base) / d) // 2, which is floored to a whole number.",
-            "04",
+            "floored",
         )
         return
     if meant is None or same(base, meant):
@@ -187,7 +187,7 @@ def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[
         f"The frequencies are those of base {number(base)}; {number(float(meant))} was expected. The slowest pair "
         f"turns {number(float(np.exp((1 - 1 / n) * (math.log(meant) - math.log(base)))))} times as fast as it should.",
         cause,
-        chapter if code != "base" else "14" if chapter == "16" else chapter,
+        "letter" if code == "exponent-halved" else speeds,
     )
 
 

@@ -78,18 +78,23 @@ class Rotary:
 
 
 def other_axis(fn: Callable[..., Any], dim: int) -> bool:
-    """Whether x (B, H, T, d) is turned by its place on the axis of the heads and not by that of the tokens."""
+    """Whether x (B, H, T, d) is turned by its place on the axis of the heads, and in no call by that of the tokens.
+
+    Code that wants positions (B, T) broadcasts those of shape (T,) along the heads: both are tried.
+    """
     size = 7 if dim != 7 else 5
-    for dtype in (torch.float64, torch.float32):
+    turned = set()
+    for dtype, rows in product((torch.float64, torch.float32), (False, True)):
+        at = torch.arange(size)
         try:
-            y = call(fn, torch.ones(2, size, size, dim, dtype=dtype), torch.arange(size))
+            y = call(fn, torch.ones(2, size, size, dim, dtype=dtype), at.expand(2, -1) if rows else at)
         except RefusedError:
             continue
         if y.shape != (2, size, size, dim):
-            return False
-        moved = [float((y.narrow(axis, 1, size - 1) - y.narrow(axis, 0, 1)).abs().max()) for axis in (1, 2)]
-        return moved[0] > 1e-6 and moved[1] <= 1e-9
-    return False
+            continue
+        moved = [float((y.narrow(axis, 1, size - 1) - y.narrow(axis, 0, size - 1)).abs().max()) for axis in (1, 2)]
+        turned.add("tokens" if moved[1] > 1e-9 else "heads" if moved[0] > 1e-6 else "")
+    return "heads" in turned and "tokens" not in turned
 
 
 def wrap(angle: Array | float) -> Array:

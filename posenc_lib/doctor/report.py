@@ -5,18 +5,62 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 WIDTH = 80
-CHAPTERS = {  # where the book explains it
-    "notation": "Notation and conventions",
-    "04": "Sinusoids: the table",
-    "07": "Relative encodings",
-    "10": "RoPE's core idea",
-    "11": "RoPE's mathematics",
-    "14": "In the wild: Llama",
-    "16": "Context extension",
-    "20": "Precision and KV cache",
+
+
+class Place(NamedTuple):
+    """Where the book explains a kind of fault: a page, its title, and a heading on it."""
+
+    page: str
+    title: str
+    heading: str
+
+    def __str__(self) -> str:
+        number = self.page.partition("/")[2][:2]
+        chapter = f" (chapter {number})" if number.isdigit() and 0 < int(number) < 90 else ""
+        return f"{self.title}{chapter}, “{self.heading}”"
+
+
+_NOTATION = ("notebooks/00_notation_and_conventions", "Notation and conventions")
+_SINUSOIDS = ("notebooks/04_sinusoids_the_table", "Sinusoids: the table")
+_RELATIVE = ("notebooks/07_relative_encodings", "Relative encodings")
+_ROPE = ("notebooks/10_rope_core_idea", "RoPE's core idea")
+_ERRATA = ("notebooks/90_errata_of_tutorials", "Errata of popular tutorials")
+_ZOO = ("book/zoo", "The zoo of encodings")
+PLACES = {
+    "symbols": Place(*_NOTATION, "Symbols"),
+    "argument": Place(*_NOTATION, "Positions are an argument"),
+    "relative": Place(*_NOTATION, "Relative means key minus query"),
+    "precision": Place(*_NOTATION, "Angles are float64, tables are rounded once"),
+    "factor": Place(*_NOTATION, "One owner for every factor"),
+    "state": Place(*_NOTATION, "No hidden state"),
+    "table": Place(*_SINUSOIDS, "One table, how many layouts?"),
+    "clocks": Place(*_SINUSOIDS, "How fast is each pair?"),
+    "distance": Place(*_RELATIVE, "A score that sees the distance"),
+    "buckets": Place(*_RELATIVE, "T5: a number for each bucket"),
+    "planes": Place(*_ROPE, "Many planes, many speeds"),
+    "kept": Place(*_ROPE, "What a rotation keeps"),
+    "spellings": Place(*_ROPE, "Two spellings of the pairs"),
+    "direction": Place(*_ROPE, "Which way round"),
+    "letter": Place(*_ERRATA, "1. The letter $i$ numbers channels"),
+    "shifted": Place(*_ERRATA, "2. The exponent $(2k-1)/d$"),
+    "floored": Place(*_ERRATA, "3. `-math.log(10000.0) / d_model // 2`"),
+    "mixed-table": Place(*_ERRATA, "8. Concatenated angles, interleaved pairs"),
+    "bfloat16": Place(*_ERRATA, "10. Positions in bfloat16"),
+    "slopes": Place(*_ERRATA, "12. One geometric series for any number of heads"),
+    "penalty": Place(*_ERRATA, "13. A penalty that rewards"),
+    "partial": Place(*_ZOO, "RoPE, partial"),
+    "linear_interpolation": Place(*_ZOO, "Position interpolation"),
+    "ntk_aware": Place(*_ZOO, "NTK-aware"),
+    "dynamic_ntk": Place(*_ZOO, "Dynamic NTK"),
+    "ntk_by_parts": Place(*_ZOO, "NTK-by-parts"),
+    "yarn": Place(*_ZOO, "YaRN, as in the paper"),
+    "yarn_released": Place(*_ZOO, "YaRN, as released"),
+    "llama3": Place(*_ZOO, "Llama 3.1's schedule"),
+    "longrope": Place(*_ZOO, "LongRoPE"),
+    "proportional": Place(*_ZOO, "p-RoPE"),
 }
 
 
@@ -31,7 +75,7 @@ class Finding:
         code: a short name of the kind of fault, for programs.
         seen: what was measured, and by how much it is off.
         cause: the usual cause.
-        chapter: of the book, two digits, or "notation".
+        place: where the book explains it.
 
     Chapter: notation
     """
@@ -39,7 +83,7 @@ class Finding:
     code: str
     seen: str
     cause: str
-    chapter: str
+    place: Place
 
 
 @dataclass
@@ -71,10 +115,11 @@ class Report:
     def codes(self) -> set[str]:
         return {finding.code for finding in self.findings}
 
-    def wrong(self, code: str, seen: str, cause: str, chapter: str) -> None:
+    def wrong(self, code: str, seen: str, cause: str, place: str) -> None:
         """Add a finding, once a code: what follows from a fault is not told again."""
+        explained = PLACES[place]
         if code not in self.codes:
-            self.findings.append(Finding(code, seen, cause, chapter))
+            self.findings.append(Finding(code, seen, cause, explained))
 
     def __str__(self) -> str:
         width = max(map(len, self.facts), default=0)
@@ -84,8 +129,7 @@ class Report:
         lines += ["", _headline(len(self.findings))]
         for number, finding in enumerate(self.findings, 1):
             lines += ["", *_wrapped(f"{number}. ", finding.seen), *_wrapped("   ", f"Usual cause: {finding.cause}")]
-            title = CHAPTERS[finding.chapter]
-            lines += [f"   Read: {title}" + (f" (chapter {finding.chapter})" * finding.chapter.isdigit())]
+            lines += _wrapped("   Read: ", str(finding.place))
         for note in self.notes:
             lines += ["", *_wrapped("Note: ", note)]
         return "\n".join(lines)

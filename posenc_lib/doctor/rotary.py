@@ -24,13 +24,13 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
             "With x of shape (B, H, T, d), all tokens of a head are turned alike and the heads differently.",
             "The table is broadcast along axis 1: the function was written for (B, T, H, d). Transpose, or give "
             "token_axis=1 if that shape is meant.",
-            "notation",
+            "symbols",
         )
         token_axis = 1
     rotary = Rotary(fn, dim, token_axis)
     near = rotary.matrices(range(NEAR))
     if not np.isfinite(near).all():
-        report.wrong("not-finite", "Some outputs are not finite.", "Uninitialised or overflowing tables.", "20")
+        report.wrong("not-finite", "Some outputs are not finite.", "Uninitialised or overflowing tables.", "precision")
         return
     _check_linear(report, rotary, near)
     model = _pairs(report, near, wanted)
@@ -54,7 +54,7 @@ def _check_linear(report: Report, rotary: Rotary, near: Array) -> None:
             "not-linear",
             f"A vector is not turned as the unit vectors it is made of: off by {number(float(error))}.",
             "The function normalises, clips or mixes tokens, or depends on the calls before.",
-            "10",
+            "kept",
         )
     tokens = x[:, None] if rotary.dims == 3 else x if rotary.dims == 2 else x[:, None, None]
     before = tokens.clone()
@@ -64,7 +64,7 @@ def _check_linear(report: Report, rotary: Rotary, near: Array) -> None:
             "in-place",
             "The function changes the x that it is given.",
             "Halves of x are views: writing to one overwrites what the other still needs. Make a new tensor.",
-            "10",
+            "state",
         )
 
 
@@ -83,7 +83,7 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
             "no-rotation",
             f"At positions 0 … {NEAR - 1} no channel turns.",
             "Positions are read from another axis of x, whose size is 1, or the rotation is never applied.",
-            "10",
+            "argument",
         )
         return None
     if linked.sum(0).max() > 1:
@@ -92,7 +92,7 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
             "mixed",
             f"Channel {channel} is mixed with {linked[channel].sum()} others; in a rotation each has one partner.",
             "The input is split into pairs in one layout and the output joined in another.",
-            "10",
+            "spellings",
         )
         return None
     a = np.flatnonzero(linked.any(0) & (linked.argmax(0) > np.arange(dim)))
@@ -108,14 +108,14 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
                 "vectors are not those of either layout."
             )
         else:
-            report.wrong("order", moved, "Pairs are split in one layout and joined in another.", "10")
+            report.wrong("order", moved, "Pairs are split in one layout and joined in another.", "spellings")
     elif wanted.get("layout") not in (None, layout) and not (len(pairs) == 1 and pairs[0, 1] == pairs[0, 0] + 1):
         report.wrong(
             "layout",
             f"Channel 0 is paired with channel {pairs[0, 1]}: the layout is {layout}, not {wanted['layout']}.",
             "Two published layouts differ by a permutation of channels. Convert the weights once "
             "(convert_projection), or pair the other way.",
-            "10",
+            "spellings",
         )
     _width(report, pairs, near, rows, layout, wanted)
     zeros = np.zeros(len(pairs))
@@ -143,7 +143,7 @@ def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, 
             "tail",
             f"Channels that don't turn are changed, too: multiplied by {listed([kept.min(), kept.max()])}.",
             "An attention factor, or a cast, is applied to all channels and not to the rotated ones.",
-            "11",
+            "partial",
         )
     expected = wanted.get("rotary_dim")
     if expected is not None and (turned != expected or spread):
@@ -152,7 +152,7 @@ def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, 
             f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {expected} were expected to.",
             "Frequencies or pairs are built over the width of the head and not over the rotated channels, or a "
             "partial_rotary_factor is not read.",
-            "11",
+            "partial",
         )
     elif spread:
         report.notes.append(
@@ -172,7 +172,7 @@ def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any
             "Both rows of a pair have the sine with one sign: a reflection, not a rotation. Two of them do not add "
             "their angles, so scores don't depend on the offset alone.",
             "A minus is missing in rotate_half, or stands before both halves.",
-            "10",
+            "kept",
         )
         return False
     if np.abs(first - second).max() > 1e-5:
@@ -190,7 +190,7 @@ def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any
             cause = "The attention factor multiplies one of the two tables only."
         else:
             seen, cause = norm + "The factor differs between pairs.", "A scale is laid out for another pairing."
-        report.wrong("norm", seen, cause, "10")
+        report.wrong("norm", seen, cause, "kept")
         return False
     model.frequencies, model.first = speeds(first)
     return True
@@ -217,14 +217,14 @@ def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
             "lengths are not kept.",
             f"cat((angles, angles)) belongs to half, repeat_interleave to interleaved; here {pairing} pairs meet the "
             "other one.",
-            "10",
+            "mixed-table",
         )
     else:
         report.wrong(
             "norm",
             "The two rows of a pair show different rotations, so lengths are not kept and scores are not relative.",
             "Cosines and sines come from different tables, or one of them has another sign or order.",
-            "10",
+            "kept",
         )
 
 
@@ -240,7 +240,7 @@ def _frequencies(report: Report, model: Model, dim: int, wanted: dict[str, Any])
             f"Channel 0 turns towards {'' if sign > 0 else 'minus '}channel {model.pairs[0, 1]}: {direction}.",
             "The signs of the two sines are exchanged. Query and key both so is the mirror image, past for future; "
             "one of them so is no relative score.",
-            "10",
+            "direction",
         )
     speeds_ = unaliased(sign * model.frequencies)
     whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all()
@@ -253,14 +253,15 @@ def _frequencies(report: Report, model: Model, dim: int, wanted: dict[str, Any])
             "mixed-direction",
             f"{int((speeds_ <= 0).sum())} of {len(speeds_)} pairs turn the other way.",
             "Signs are laid out for another pairing, or angles overflow.",
-            "10",
+            "direction",
         )
         return Fit(("free",))
     fitted = check_frequencies(report, padded, width, dim, wanted, rotary=True)
-    if width < dim and fitted.base is not None:
+    if width < dim and fitted.base is not None and report.facts["layout"] == "interleaved":
+        over_all = float(f"{fitted.base ** (dim / width):.5g}")
         report.notes.append(
-            f"Over all {dim} channels the same frequencies are those of base {number(fitted.base ** (dim / width))}, "
-            "in p-RoPE, where slow pairs stand still."
+            f"Over all {dim} channels the same frequencies are those of base {number(over_all)}, in p-RoPE, where "
+            "slow pairs stand still."
         )
     _check_factor(report, model.factor, fitted, wanted, len(speeds_))
     _check_first(report, model, wanted)
@@ -282,7 +283,7 @@ def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any],
             f"Vectors are lengthened by {number(a)}, the square of the attention factor {number(single)}; scores then "
             "grow by its fourth power.",
             "The factor is in the table already and multiplied on again.",
-            "16",
+            "factor",
         )
     elif expected is not None and not same(a, expected, 1e-5):
         report.wrong(
@@ -290,7 +291,7 @@ def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any],
             f"Vectors are lengthened by {number(a)}; {number(float(expected))} was expected.",
             "YaRN has two magnitudes: one on cos and sin (with mscale and mscale_all_dim, their quotient), another on "
             "the softmax scale. One was taken for the other, or left out.",
-            "16",
+            "factor",
         )
     elif expected is None and a != 1 and not scaled and fitted.name != "free" and pairs > 3:  # fewer fit anything
         report.wrong(
@@ -298,7 +299,7 @@ def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any],
             f"Every rotated vector is multiplied by {number(a)}, and the frequencies have no schedule with a factor.",
             "A left-over attention factor, or a scale that belongs to the softmax. Give attention_factor= if it is "
             "meant.",
-            "10",
+            "kept",
         )
     elif expected is None and usual is not None and a != 1 and not same(a, usual, 1e-5):
         report.notes.append(
@@ -319,7 +320,7 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
             f"Position 0 turns vectors, by up to {number(float(np.abs(model.first).max()))} rad, and no shift of the "
             "positions explains it.",
             "A constant phase in the table.",
-            "notation",
+            "argument",
         )
     elif not same(delta, expected, 1e-3) and abs(delta - expected) > 1e-3:
         report.wrong(
@@ -327,5 +328,5 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
             f"Position 0 is turned as position {number(delta)}"
             + ("." if expected == 0 else f", not as {number(expected)}."),
             "Counting from 1, or an offset added twice. Scores are right only if query and key are both shifted so.",
-            "notation",
+            "argument",
         )

@@ -10,7 +10,7 @@ import torch
 
 from posenc_lib.doctor.frequency_checks import check_frequencies
 from posenc_lib.doctor.measure import Array, RefusedError, call, displacement, rounded, speeds, wrap
-from posenc_lib.doctor.report import Report, number
+from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import round_number
 
 NEAR = 64
@@ -20,6 +20,26 @@ FAR = (257, 1003, 4093)
 def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dict[str, Any]) -> None:
     """Find the pairs of sines and cosines, then judge their frequencies as those of a rotation."""
     near = _table(fn, range(NEAR), dim)
+    if not np.isfinite(near).all():
+        report.wrong("not-finite", "Some rows are not finite.", "Uninitialised or overflowing tables.", "precision")
+        return
+    empty = np.flatnonzero(~near.any(1))
+    if len(empty):
+        report.wrong(
+            "zero-row",
+            f"The row of position {listed(empty)} is zero; in a sinusoid every pair has length 1.",
+            "It is the row of padding_idx, which fairseq's tables keep free: the first token's row is padding_idx + 1. "
+            "Or the table is longer than what was filled in.",
+            "argument",
+        )
+        return
+    length = float(np.sqrt((near**2).sum(1).mean() / (dim // 2)))
+    if abs(length - 1) > 1e-4 and _layout(near / length) is not None:
+        report.facts["length of a pair"] = length
+        report.notes.append(f"All rows are multiplied by {number(length)}; a sine and its cosine have length 1.")
+        unscaled = fn
+        fn = lambda positions: unscaled(positions) / length  # noqa: E731
+        near = near / length
     found = _layout(near)
     if found is None:
         lengths = np.hypot(near[:, : dim // 2], near[:, dim // 2 : 2 * (dim // 2)])
@@ -28,7 +48,7 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
             "No layout makes channels pairs of a sine and a cosine of one angle: sin² + cos² is up to "
             f"{number(float((lengths**2).max()))} in halves.",
             "Sines and cosines are made from frequencies in different order, or from an index that skips.",
-            "04",
+            "table",
         )
         return
     layout, first, sines, cosines = found
@@ -39,7 +59,7 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
             "layout",
             f"The layout is {layout}, not {wanted['layout']}.",
             "The paper interleaves sines and cosines; much code has all of one before all of the other.",
-            "04",
+            "table",
         )
     count = len(sines)
     hands = near[:, cosines[:count]] + 1j * near[:, sines[:count]]
@@ -106,7 +126,7 @@ def _shift(report: Report, phase: Array, frequencies: Array, wanted: dict[str, A
             "first-position",
             f"The row of position 0 {what}.",
             "Counting from 1, or rows reserved for padding (fairseq begins at padding_idx + 1).",
-            "04",
+            "argument",
         )
 
 
@@ -116,17 +136,19 @@ def _calls(report: Report, fn: Callable[..., Any], dim: int, near: Array, freque
         at = [p for p in given if p < NEAR]
         rows = _table(fn, given, dim)[: len(at)]
         if np.abs(rows - near[at]).max() > 1e-4:
-            ignored = np.abs(rows - near[: len(at)]).max() < 1e-4
-            report.wrong(
-                "offset-ignored" if ignored else "cache-offset",
-                f"Positions {at[0]}, … gave other rows than before"
-                + (": those of 0, 1, …; the positions given are not used." if ignored else "."),
-                "Rows are counted off a shape. With a cache, every new token is then at position 0.",
-                "20",
-            )
+            first = at[0]
+            if np.abs(rows - near[: len(at)]).max() < 1e-4:
+                code, what = "offset-ignored", ": those of 0, 1, …; the positions given are not used."
+                cause = "Rows are counted off a shape. With a cache, every new token is then at position 0."
+            elif np.abs(rows - near[first : first + len(at)]).max() < 1e-4:
+                code, what = "order-ignored", f": those of {first}, {first + 1}, {first + 2}, …"
+                cause = "Only the first position is read. Padding and packing need each."
+            else:
+                code, what, cause = "cache-offset", ".", "An offset is added to positions that have it already."
+            report.wrong(code, f"Positions {listed(at[:4])}, … gave other rows than before{what}", cause, "argument")
             break
     if np.abs(_table(fn, range(NEAR), dim) - near).max() > 1e-6:
-        report.wrong("remembers", "The first call, repeated, gives another table.", "A table is cached.", "20")
+        report.wrong("remembers", "The first call, repeated, gives another table.", "A table is cached.", "state")
 
 
 def _far(
@@ -160,7 +182,7 @@ def _far(
         else:
             seen = f"Rows from position {start:,} on are off by up to {number(off)}."
         cause = "Positions or angles are made in the model's dtype. Make them in float64 and cast the table last."
-        report.wrong("low-precision", seen, cause, "20")
+        report.wrong("low-precision", seen, cause, "precision")
         return
 
 
