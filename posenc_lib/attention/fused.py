@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from posenc_lib import _checks
-from posenc_lib.attention.softmax import _check_shapes, _checked_mask
+from posenc_lib.attention.softmax import _check_shapes, _checked_mask, _hidden
 from posenc_lib.positions import relative
 from posenc_lib.scheme import NOPE, PositionScheme
 
@@ -57,18 +57,21 @@ def fused_attention(
             f"got {scheme.name!r}: use attention(...)"
         )
     _check_shapes(q, k, q_positions, k_positions)
-    if _checks.floating_tensor("v", v, least_dims=4).shape[:3] != k.shape[:3]:
+    if _checks.heads_tensor("v", v).shape[:3] != k.shape[:3]:
         raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
-    hidden = {} if q_x is None and k_x is None else {"q_x": q_x, "k_x": k_x}
+    hidden = _hidden(q_x, k_x)
     if scheme.transform is not None:
         q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    weights = q[..., :1].expand(-1, -1, -1, k.shape[2])  # the scores' shape, to check masks against
+    weights = q[..., :1].expand(-1, -1, -1, k.shape[2])  # the scores' shape, to check bias and masks against
     allowed = mask if mask is None else _checked_mask(mask, weights)
     if scheme.mask is not None:
         from_scheme = _checked_mask(scheme.mask(q_positions, k_positions), weights)
         allowed = from_scheme if allowed is None else allowed & from_scheme
-    attn_mask = scheme.bias(q_positions, k_positions, **hidden).to(dtype) if scheme.bias is not None else None
+    attn_mask = None
+    if scheme.bias is not None:
+        bias = scheme.bias(q_positions, k_positions, **hidden)
+        attn_mask = _checks.score_bias("bias", bias, weights.shape).to(dtype)
     some = None
     if allowed is not None:
         # What a row without any key gives is the kernel's affair, and −∞ − (−∞) is NaN: it attends to all, and its
@@ -136,8 +139,9 @@ def hankel_attention(
     Shapes: q (B, H, N, d), k (B, Hk, N, d), v (B, Hk, N, d_v), bias (H, 2N−1) → (B, H, N, d_v), in v's dtype
 
     A Toeplitz matrix with its rows reversed is a Hankel matrix, constant along anti-diagonals: an overlapping view,
-    which the kernel on the CPU reads without copying it. Memory for the bias: 2N numbers a head. Gradients reach the
-    vector; the backward pass makes the chunks' bias in full.
+    which the kernel on the CPU reads without copying it. Memory for the bias: 2N numbers a head. Where d_v is not d,
+    or the vector wants a gradient, PyTorch has no such kernel: each chunk's scores and bias are made in full, and kept
+    for the backward pass.
 
     Args:
         q: queries, at consecutive positions.
