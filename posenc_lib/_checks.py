@@ -166,6 +166,15 @@ def values_of(k: Tensor, v: Any) -> None:
         raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
 
 
+def score_bias(name: str, value: Any, scores: Sequence[int]) -> Tensor:
+    """`value` if it is a tensor of four axes that broadcasts to the shape of the scores."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if value.dim() != 4 or any(size not in (1, full) for size, full in zip(value.shape, scores, strict=True)):
+        raise ValueError(f"{name} must broadcast to {tuple(scores)} from four axes, got {tuple(value.shape)}")
+    return value
+
+
 def position_tensor(name: str, value: Any) -> Tensor:
     """Positions as int64, or as the float32 or float64 that they are.
 

@@ -237,7 +237,8 @@ def test_F1_15_softmax_of_the_padded_row_is_that_of_the_row(left: int, length: i
         mask=allowed,
     )
     expected = alibi(alone, alone, alibi_slopes(heads)).masked_fill(~causal(alone, alone), -torch.inf).softmax(-1)
-    assert torch.equal(weights[..., left:, left:], expected)
+    # The same terms; but a sum over another number of them, zeros included, is taken in another order.
+    assert max_error(weights[..., left:, left:], expected) <= torch.finfo(torch.float32).eps
     # Bloom's form, +s·n for key n counted without padding, gives the same weights.
     keys = alibi_slopes(heads).float()[:, None, None] * at[0, left:]
     bloom = keys.expand(heads, length, length).masked_fill(~causal(alone, alone), -torch.inf).softmax(-1)

@@ -357,7 +357,7 @@ WITH_PRODUCTS: dict[str, tuple[str, ...]] = {
         *("hankel_attention", "linear_attention", "positive_features", "recurrent_retention", "retention"),
         *("toeplitz_attention", "ConvSPE", "SineSPE"),
     ),
-    "bias": ("DistanceMLPBias", "DynamicPositionBias", "FIRE", "IRPEContextual", "LogCoordinateBias"),
+    "bias": ("IRPEContextual",),
     "content": (
         *("CoPE", "DAPE", "DeBERTa", "ForgetGate", "PaTH", "RelativeLogits", "Shaw", "Shaw, values", "TUPE"),
         *("TransformerXL", "deberta_released_scores", "deberta_scores", "deberta_v2_scores", "path_scores"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from posenc_lib import _checks
-from posenc_lib.attention.softmax import _allowed, _check_shapes
+from posenc_lib.attention.softmax import _allowed, _check_shapes, _hidden
 from posenc_lib.positions import relative
 from posenc_lib.scheme import NOPE, PositionScheme
 
@@ -51,13 +51,16 @@ def fused_attention(
     _check_scheme(scheme)
     _check_shapes(q, k, q_positions, k_positions)
     _checks.values_of(k, v)
-    hidden = {} if q_x is None and k_x is None else {"q_x": q_x, "k_x": k_x}
+    hidden = _hidden(q_x, k_x)
     if scheme.transform is not None:
         q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    scores = q[..., :1].expand(-1, -1, -1, k.shape[2])  # of their shape, to check masks against
+    scores = q[..., :1].expand(-1, -1, -1, k.shape[2])  # of their shape, to check bias and masks against
     allowed = _allowed(mask, scheme, q_positions, k_positions, scores)
-    attn_mask = scheme.bias(q_positions, k_positions, **hidden).to(dtype) if scheme.bias is not None else None
+    attn_mask = None
+    if scheme.bias is not None:
+        bias = scheme.bias(q_positions, k_positions, **hidden)
+        attn_mask = _checks.score_bias("bias", bias, scores.shape).to(dtype)
     some = None
     if allowed is not None:
         # What a row without any key gives is the kernel's affair, and −∞ − (−∞) is NaN: it attends to all, and its
@@ -125,8 +128,9 @@ def hankel_attention(
     Shapes: q (B, H, N, d), k (B, Hk, N, d), v (B, Hk, N, d_v), bias (H, 2N−1) → (B, H, N, d_v), in v's dtype
 
     A Toeplitz matrix with its rows reversed is a Hankel matrix, constant along anti-diagonals: an overlapping view,
-    which the kernel on the CPU reads without copying it. Memory for the bias: 2N numbers a head. Gradients reach the
-    vector; the backward pass makes the chunks' bias in full.
+    which the kernel on the CPU reads without copying it. Memory for the bias: 2N numbers a head. Where d_v is not d,
+    or the vector wants a gradient, PyTorch has no such kernel: each chunk's scores and bias are made in full, and kept
+    for the backward pass.
 
     Args:
         q: queries, at consecutive positions.

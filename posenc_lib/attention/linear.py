@@ -24,8 +24,10 @@ Transform = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 def elu_features(x: Tensor) -> Tensor:
     """The feature map of linear transformers: positive, smooth, and as wide as its input.
 
-    Equation: φ(x) = elu(x) + 1      (katharopoulos2020)
+    Equation: φ(x) = elu(x) + 1 = x + 1 for x > 0, else exp(x)      (katharopoulos2020)
     Shapes: (..., d) → (..., d)
+
+    Computed by its second form: the first rounds at the size of 1, and in float32 is 0 from x = −17 on.
 
     Args:
         x: queries or keys.
@@ -37,8 +39,7 @@ def elu_features(x: Tensor) -> Tensor:
     Chapter: 08
     """
     wide = _checks.floating_tensor("x", x, least_dims=1).to(_checks.at_least_float32(x.dtype))
-    positive: Tensor = nn.functional.elu(wide) + 1
-    return positive.to(x.dtype)
+    return torch.where(wide > 0, wide + 1, wide.clamp(max=0).exp()).to(x.dtype)
 
 
 def orthogonal_projection(features: int, dim: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -82,8 +83,9 @@ def positive_features(x: Tensor, projection: Tensor) -> Tensor:
     Shapes: x (..., d), projection (M, d) → (..., M)
 
     For exp(qᵀk/√d) give q d^(−1/4) and k d^(−1/4). The variance grows exponentially with ‖q + k‖²: luo2021 normalises
-    both to length 1. No running maximum is subtracted, so features don't depend on their neighbours; float32
-    overflows where Ω x passes 88.
+    both to length 1. No running maximum is subtracted, so features don't depend on their neighbours. They get small,
+    since the exponent is at most ‖ω‖²/2 and falls with ‖x‖²: in float32 it is below −88, and the feature 0, in most
+    directions once ‖x‖² passes 176, and a query without any feature finds no key.
 
     Args:
         x: queries or keys.
@@ -239,6 +241,7 @@ def causal_linear_attention(
     numerator = (turned_k[..., :, None] * v[..., None, :]).cumsum(2)  # (B, H, T, f, d_v)
     denominator = k.cumsum(2)  # (B, H, T, f)
     if state is not None:
+        _check_state(state, LinearState(numerator[:, :, 0], denominator[:, :, 0]))
         numerator = numerator + state.numerator[:, :, None]
         denominator = denominator + state.denominator[:, :, None]
     out = _quotient((turned_q[..., None, :] @ numerator).squeeze(-2), (q * denominator).sum(-1, keepdim=True))
@@ -254,8 +257,10 @@ def toeplitz_attention(
         the paper's text was not at hand)
     Shapes: q (B, H, N, f), k (B, H, N, f), v (B, H, N, d_v), bias (H, 2N−1) → (B, H, N, d_v), in v's dtype
 
-    N log N work for each of f·(d_v + 1) columns. An FFT rounds at the size of its largest entry: a weight much below
-    the head's largest c keeps few digits, and with `causal` the future still leaks in at 1e-7 (float32).
+    N log N work for each of f·(d_v + 1) columns. An FFT rounds at the size of its largest sum: a weight much below
+    the head's largest c keeps few digits, and so does a row whose sums are much below the largest. With `causal` the
+    future leaks into the first rows at that level. In float32 that is 1e-6 where c falls fast, but for a constant bias
+    it grows with the length, to 1e-3 at 65,536 tokens.
 
     Args:
         q: φ(q), no entry below 0.
@@ -282,7 +287,9 @@ def toeplitz_attention(
     spectrum = torch.fft.rfft(terms, n=2 * length, dim=2) * torch.fft.rfft(circle)[..., None, None]
     sums = torch.fft.irfft(spectrum, n=2 * length, dim=2)[:, :, :length]
     both = (q[..., None, :] @ sums).squeeze(-2)  # (B, H, N, d_v + 1): numerator and denominator
-    return _quotient(both[..., :-1], both[..., -1:]).to(dtype)
+    # Without keys both are the FFT's rounding, and their quotient is anything. As c > 0, plain sums tell who has keys.
+    keys = (q * (k.cumsum(2) if causal else k.sum(2, keepdim=True))).sum(-1, keepdim=True)
+    return _quotient(both[..., :-1], torch.where(keys == 0, 0, both[..., -1:])).to(dtype)
 
 
 def retention_decays(heads: int) -> Tensor:
@@ -391,7 +398,7 @@ def recurrent_retention(
         state: after the tokens before these; none at the beginning.
 
     Raises:
-        TypeError, ValueError: as `retention`.
+        TypeError, ValueError: as `retention`. On plain CPU tensors: positions that go back.
 
     Source: sun2023r
     Chapter: 18
@@ -399,13 +406,22 @@ def recurrent_retention(
     q, k, v, dtype = _operands(q, k, v, mask, positive=False)
     _checks.token_positions("positions", positions, batch=q.shape[0], length=q.shape[2])
     _checks.token_positions("positions", positions, batch=k.shape[0], length=k.shape[2])
+    positions = _checks.attention_positions("positions", positions)
     rate = _log_decays(decays, q)  # (H,)
     turned_q, turned_k = _transformed(transform, q, k, positions, positions)
-    memory = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if state is None else state.memory
-    last = positions[..., 0] if state is None else state.positions
+    empty = RetentionState(q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]), positions[..., 0])
+    if state is not None:
+        _check_state(state, empty)
+    memory, last = empty if state is None else state
     out = []
     for t in range(q.shape[2]):
-        step = (positions[..., t] - last).to(q.dtype)[..., None, None, None]  # (1, 1, 1) or (B, 1, 1, 1)
+        gap = positions[..., t] - last  # () or (B,)
+        if _checks.readable(gap) and bool((gap < 0).any()):
+            raise ValueError(
+                "positions must never go back, or what was forgotten would grow again: cut a packed row at its "
+                f"documents; got a step of {gap.min().item()}"
+            )
+        step = gap.to(q.dtype)[..., None, None, None]  # (1, 1, 1) or (B, 1, 1, 1)
         memory = (rate[:, None, None] * step).exp() * memory + turned_k[:, :, t, :, None] * v[:, :, t, None, :]
         out.append(turned_q[:, :, t, None, :] @ memory)
         last = positions[..., t]
@@ -470,7 +486,9 @@ class SineSPE(_StochasticPositions):
         """P_c of the distance m − n, given n − m (key − query) of any shape S: (H, d, *S)."""
         r = _checks.position_tensor("relative_positions", relative_positions)[..., None]  # (*S, 1)
         f, theta, power = (x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in _waves(self))
-        return (power * torch.cos(theta - 2 * math.pi * f * r.to(f.dtype))).sum(-1).to(self.gains.dtype)
+        wide = torch.float32 if r.device.type == "mps" else torch.float64
+        angle = theta - 2 * math.pi * f.to(wide) * r.to(wide)
+        return (power * angle.cos().to(power.dtype)).sum(-1).to(self.gains.dtype)
 
     def codes(self, q_positions: Tensor, k_positions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Q̄ and K̄, R realizations of each: (H, d, T, R) or (B, H, d, T, R)."""
@@ -631,10 +649,19 @@ def _operands(
     return q.to(compute), k, v, dtype
 
 
+def _check_state(state: LinearState | RetentionState, like: LinearState | RetentionState) -> None:
+    """Whether the state is of this kind and, but for a position that a batch shares, of these shapes."""
+    if not isinstance(state, type(like)):
+        raise TypeError(f"state must be a {type(like).__name__} or None, got {state!r}")
+    for name, got, wanted in zip(like._fields, state, like, strict=True):
+        if got.shape != wanted.shape and name != "positions":
+            raise ValueError(f"state.{name} must have shape {tuple(wanted.shape)}, got {tuple(got.shape)}")
+
+
 def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Zero, not NaN, where no key counts."""
-    some = denominator > 0
-    return torch.where(some, numerator / torch.where(some, denominator, 1), 0)
+    """Zero, not NaN, where no key counts. A denominator that is NaN stays that."""
+    none = denominator <= 0
+    return torch.where(none, 0, numerator / torch.where(none, 1, denominator))
 
 
 def _log_decays(decays: Tensor, q: Tensor) -> Tensor:

@@ -45,6 +45,15 @@ class Branch(NamedTuple):
 Branches = Callable[[Tensor, Tensor], tuple[Branch, ...]]
 
 
+def _both(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions to compute with: int64, since m + w may not fit into a narrower type that holds m."""
+    relative(q_positions, k_positions)  # checks both
+    return (
+        _checks.attention_positions("q_positions", q_positions),
+        _checks.attention_positions("k_positions", k_positions),
+    )
+
+
 def rerope(q_positions: Tensor, k_positions: Tensor, *, window: int) -> tuple[Branch, ...]:
     """ReRoPE: distances grow up to w and stay there.
 
@@ -65,6 +74,7 @@ def rerope(q_positions: Tensor, k_positions: Tensor, *, window: int) -> tuple[Br
     Chapter: 16
     """
     _checks.whole_number("window", window, least=1)
+    q_positions, k_positions = _both(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
     far = Branch(torch.full_like(q_positions, window), torch.zeros_like(k_positions), ~near)
     return Branch(q_positions, k_positions, near), far
@@ -92,6 +102,7 @@ def leaky_rerope(q_positions: Tensor, k_positions: Tensor, *, window: int, facto
     """
     _checks.whole_number("window", window, least=1)
     _checks.whole_number("factor", factor, least=1)
+    q_positions, k_positions = _both(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
     far = Branch(q_positions + window * (factor - 1), k_positions, ~near, factor)
     return Branch(q_positions, k_positions, near), far
@@ -121,6 +132,7 @@ def self_extend(q_positions: Tensor, k_positions: Tensor, *, window: int, group:
     """
     _checks.whole_number("window", window, least=1)
     _checks.whole_number("group", group, least=1)
+    q_positions, k_positions = _both(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
     far = Branch(q_positions // group + window - window // group, k_positions // group, ~near)
     return Branch(q_positions, k_positions, near), far
@@ -152,7 +164,7 @@ def dual_chunk(q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: i
     _checks.whole_number("chunk", chunk, least=1)
     if _checks.whole_number("local", local, least=0) >= chunk:
         raise ValueError(f"local must be below chunk = {chunk}, got {local}")
-    relative(q_positions, k_positions)  # checks both
+    q_positions, k_positions = _both(q_positions, k_positions)
     chunks_ahead = relative(q_positions // chunk, k_positions // chunk)
     q_place, k_place = q_positions % chunk, k_positions % chunk
     return (
@@ -279,13 +291,15 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
     """
     _checks.whole_number("sinks", sinks, least=0)
     _checks.whole_number("window", window, least=1)
-    if _checks.attention_positions("positions", positions).dim() != 1:
+    positions = _checks.attention_positions("positions", positions)
+    if positions.dim() != 1:
         raise ValueError(
             f"positions must have shape (T,), one row: each row of a batch loses slots of its own; "
             f"got {tuple(positions.shape)}"
         )
     if _checks.readable(positions) and bool((positions.diff() <= 0).any()):
-        raise ValueError("positions must grow from slot to slot, got some that don't")
+        slot = int((positions.diff() <= 0).nonzero()[0])
+        raise ValueError(f"positions must grow from slot to slot, got {positions[slot : slot + 2].tolist()}")
     slots = torch.arange(positions.shape[0], device=positions.device)
     if positions.shape[0] > sinks + window:
         slots = torch.cat((slots[:sinks], slots[-window:]))
@@ -313,8 +327,9 @@ def rerotate(k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE)
     Source: su2021, xiao2024
     Chapter: 20
     """
-    _checks.attention_positions("positions", positions)
-    if _checks.attention_positions("new_positions", new_positions).shape != positions.shape:
+    positions = _checks.attention_positions("positions", positions)
+    new_positions = _checks.attention_positions("new_positions", new_positions)
+    if new_positions.shape != positions.shape:
         raise ValueError(
             f"new_positions must have the shape of positions {tuple(positions.shape)}, got {tuple(new_positions.shape)}"
         )
@@ -332,7 +347,7 @@ def llama4_temperature(
     Shapes: (T,) or (B, T) → the same
 
     Args:
-        positions: m. At m = L − 1 the first step is taken.
+        positions: m, at least 0. At m = L − 1 the first step is taken.
         dtype: of the result.
         floor_scale: L, 8192 in Llama 4.
         attn_scale: a, 0.1 in Llama 4.
@@ -347,7 +362,7 @@ def llama4_temperature(
     _checks.whole_number("floor_scale", floor_scale, least=1)
     _checks.positive("attn_scale", attn_scale)
     _checks.floating_dtype("dtype", dtype)
-    steps = (_checks.attention_positions("positions", positions) + 1) // floor_scale
+    steps = (_counted("positions", positions) + 1) // floor_scale
     return 1 + attn_scale * steps.to(dtype).log1p()
 
 
@@ -358,7 +373,7 @@ def log_length_temperature(positions: Tensor, dtype: torch.dtype = torch.float32
     Shapes: (T,) or (B, T) → the same
 
     Args:
-        positions: m: a causal query has m + 1 keys.
+        positions: m, at least 0: a causal query has m + 1 keys.
         dtype: of the result.
         trained_length: L, at least 2.
 
@@ -370,8 +385,16 @@ def log_length_temperature(positions: Tensor, dtype: torch.dtype = torch.float32
     """
     _checks.whole_number("trained_length", trained_length, least=2)
     _checks.floating_dtype("dtype", dtype)
-    keys = (_checks.attention_positions("positions", positions) + 1).to(dtype)
+    keys = (_counted("positions", positions) + 1).to(dtype)
     return (keys.log() / torch.tensor(trained_length, dtype=dtype, device=keys.device).log()).clamp(min=1)
+
+
+def _counted(name: str, positions: Tensor) -> Tensor:
+    """Positions that count: a causal query at m has m + 1 keys."""
+    positions = _checks.attention_positions(name, positions)
+    if _checks.readable(positions) and bool((positions < 0).any()):
+        raise ValueError(f"{name} must be at least 0, since a query at m has m + 1 keys; got {positions.min().item()}")
+    return positions
 
 
 def tempered(
@@ -443,7 +466,7 @@ class SSMax(nn.Module):
             raise ValueError(f"q must have shape (B, {self.scale.shape[0]}, T, d), got {tuple(q.shape)}")
 
         def logarithm(positions: Tensor, dtype: torch.dtype) -> Tensor:
-            return (_checks.attention_positions("q_positions", positions) + 1).to(dtype).log()
+            return (_counted("q_positions", positions) + 1).to(dtype).log()
 
         compute = _checks.at_least_float32(q.dtype)
         turned, k = tempered(q.to(compute), k, q_positions, k_positions, temperature=logarithm)

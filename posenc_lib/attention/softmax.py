@@ -47,9 +47,7 @@ def attention_weights(
     _check_shapes(q, k, q_positions, k_positions)
     if not isinstance(scheme, PositionScheme):
         raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
-    if (q_x is None) != (k_x is None):
-        raise ValueError("q_x and k_x must be given together, got one of them")
-    hidden = {} if q_x is None else {"q_x": q_x, "k_x": k_x}
+    hidden = _hidden(q_x, k_x)
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     q, k = q.to(compute), k.to(compute)
     if scheme.transform is not None:
@@ -58,7 +56,7 @@ def attention_weights(
     scores = q @ k.mT if scheme.scores is None else scheme.scores(q, k, q_positions, k_positions, **hidden)
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)  # (B, H, Tq, Tk)
     if scheme.bias is not None:
-        scores = scores + _checked_bias(scheme.bias(q_positions, k_positions, **hidden), scores)
+        scores = scores + _checks.score_bias("bias", scheme.bias(q_positions, k_positions, **hidden), scores.shape)
     allowed = _allowed(mask, scheme, q_positions, k_positions, scores)
     if allowed is None:
         return scores.softmax(-1)
@@ -112,11 +110,13 @@ def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
             raise ValueError(f"{name} must have shape ({length},), {(batch, length)} or (B, T, axes), got {shape}")
 
 
-def _checked_bias(bias: Tensor, scores: Tensor) -> Tensor:
-    fits = bias.dim() == 4 and all(size in (1, full) for size, full in zip(bias.shape, scores.shape, strict=True))
-    if not fits:
-        raise ValueError(f"bias must broadcast to {tuple(scores.shape)} from four axes, got {tuple(bias.shape)}")
-    return bias
+def _hidden(q_x: Tensor | None, k_x: Tensor | None) -> dict[str, Tensor]:
+    """The hidden states as arguments of a scheme's functions, none if there are none."""
+    if q_x is None and k_x is None:
+        return {}
+    if q_x is None or k_x is None:
+        raise ValueError(f"q_x and k_x must be given together, got {'k_x' if q_x is None else 'q_x'} alone")
+    return {"q_x": q_x, "k_x": k_x}
 
 
 def _allowed(

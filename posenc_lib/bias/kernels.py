@@ -79,7 +79,9 @@ class KerplePower(nn.Module):
         r1 = _clamped(self.r1.to(compute), 0.01)[:, None, None]  # (H, 1, 1)
         r2 = _clamped(self.r2.to(compute), 0.01, 2.0)[:, None, None]
         distance = relative(q_positions, k_positions).abs().to(compute)  # (Tq, Tk) or (B, 1, Tq, Tk)
-        bias = (-r1 * distance**r2).to(self.r1.dtype)  # (H, Tq, Tk) or (B, H, Tq, Tk)
+        some = distance > 0
+        grown = torch.where(some, torch.where(some, distance, 1) ** r2, 0)  # 0^r₂ = 0 has gradients of 0 · ∞
+        bias = (-r1 * grown).to(self.r1.dtype)  # (H, Tq, Tk) or (B, H, Tq, Tk)
         return bias if bias.dim() == 4 else bias[None]
 
 

@@ -78,9 +78,9 @@ def cls_window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[
     window = sizes("window", window)
     m = integer_coordinates("q_positions", q_positions, len(window))
     n = integer_coordinates("k_positions", k_positions, len(window))
+    q_class, k_class = _class_tokens(m, n)
     row = window_index(m.clamp(min=0), n.clamp(min=0), window)
     rows = _window_rows(window)
-    q_class, k_class = _class_tokens(m, n)
     row = torch.where(k_class, torch.where(q_class, rows + 2, rows + 1), row)
     return torch.where(q_class & ~k_class, rows, row)
 
@@ -92,7 +92,14 @@ def _window_rows(window: Sequence[int]) -> int:
 
 def _class_tokens(m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """Which queries and which keys are class tokens, made to broadcast to the pairs."""
-    q_class, k_class = pairs((m < 0).all(-1, keepdim=True), (n < 0).all(-1, keepdim=True))
+    for name, positions in (("q_positions", m), ("k_positions", n)):
+        outside = (positions < 0).any(-1) & (positions != -1).any(-1)
+        if _checks.readable(outside) and bool(outside.any()):
+            raise ValueError(
+                f"{name} must be at least 0, or -1 on every axis for a class token; "
+                f"got {tuple(positions[outside][0].tolist())}"
+            )
+    q_class, k_class = pairs((m == -1).all(-1, keepdim=True), (n == -1).all(-1, keepdim=True))
     return q_class.squeeze(-1), k_class.squeeze(-1)
 
 
@@ -363,9 +370,16 @@ class IRPEContextual(nn.Module):
         self.table = nn.Parameter(torch.zeros(_irpe_table_rows(method, axes, beta), head_dim))
 
     def scores(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        for name, x in (("q", q), ("k", k)):
-            if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or x.shape[-1] != self.table.shape[1]:
-                raise ValueError(f"{name} must have shape (B, H, T, {self.table.shape[1]}), got {tuple(x.shape)}")
+        if _checks.heads_tensor("q", q).shape[3] != self.table.shape[1]:
+            raise ValueError(f"q must have shape (B, H, T, {self.table.shape[1]}), got {tuple(q.shape)}")
+        _checks.equal_heads(q, k)
+        for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
+            shape = tuple(integer_coordinates(name, positions, self.axes).shape[:-1])
+            if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
+                raise ValueError(
+                    f"{name} must have shape {(x.shape[2], self.axes)} or {(x.shape[0], x.shape[2], self.axes)}, "
+                    f"got {tuple(positions.shape)}"
+                )
         rows = irpe_rows(
             q_positions,
             k_positions,

@@ -74,7 +74,11 @@ class CoPE(nn.Module):
 
     def interpolate(self, q: Tensor, counts: Tensor) -> Tensor:
         """q_mᵀ e[p_mn] for counts p (B, H, Tq, Tk); the count's gradient flows through the interpolation."""
-        counts = counts.clamp(max=self.table.shape[0] - 1)
+        if _checks.heads_tensor("counts", counts).shape[:3] != _checks.heads_tensor("q", q).shape[:3]:
+            raise ValueError(
+                f"counts must have q's batch, heads and length {tuple(q.shape[:3])}, got {tuple(counts.shape)}"
+            )
+        counts = counts.clamp(0, self.table.shape[0] - 1)  # a sum made in parts, as on a GPU, may end just below 0
         at_rows = q @ self.table.to(q.dtype).mT  # (B, H, Tq, P)
         low, high = counts.floor(), counts.ceil()
         part = counts - low

@@ -61,7 +61,8 @@ class DAPE(nn.Module):
         content: Tensor = q @ k.mT * q.shape[-1] ** -0.5  # (B, H, Tq, Tk)
         if content.shape[1] != self.bias2.shape[0]:
             raise ValueError(f"q must have {self.bias2.shape[0]} heads, got shape {tuple(q.shape)}")
-        prior = self.prior(q_positions, k_positions).to(q.dtype).expand_as(content)
+        prior = _checks.score_bias("bias", self.prior(q_positions, k_positions), content.shape)
+        prior = prior.to(q.dtype).expand_as(content)
         both = torch.cat((content, prior), 1).movedim(1, -1)  # (B, Tq, Tk, 2H)
         w1, b1, w2, b2 = (p.to(q.dtype) for p in (self.weight1, self.bias1, self.weight2, self.bias2))
         hidden = torch.nn.functional.leaky_relu(both @ w1.mT + b1)

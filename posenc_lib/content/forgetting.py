@@ -33,6 +33,7 @@ def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor
     """
     shape = _checks.floating_tensor("steps", steps, least_dims=3).shape
     _checks.token_positions("k_positions", k_positions, batch=shape[0], length=shape[2])
+    k_positions = _checks.attention_positions("k_positions", k_positions)
     r = integer_relative(q_positions, k_positions)  # n − m: (Tq, Tk) or (B, 1, Tq, Tk)
     if _checks.readable(r):
         gaps = k_positions.diff() > 1
@@ -41,8 +42,12 @@ def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor
                 "k_positions must be consecutive within a document, or the steps of missing keys are lost; "
                 f"got a jump after {k_positions[..., :-1][gaps][0].item()}"
             )
-        if not bool((r == 0).any(-1).all()):
-            raise ValueError("q_positions must all be positions of keys too: the query's own step counts")
+        alone = ~(r == 0).any(-1).reshape(-1, r.shape[-2])  # (1 or B, Tq)
+        if bool(alone.any()):
+            raise ValueError(
+                "q_positions must all be positions of keys too, since the query's own step counts; "
+                f"got {q_positions.expand(alone.shape)[alone][0].item()}"
+            )
     totals = steps.to(_checks.at_least_float32(steps.dtype)).cumsum(-1)[:, :, None]  # (B, H, 1, Tk)
     own = (torch.arange(shape[2], device=r.device) - r).clamp(0, shape[2] - 1)  # where query m is, seen from key n
     return select(totals.expand(-1, -1, own.shape[-2], -1), own) - totals

@@ -128,7 +128,9 @@ class Shaw(nn.Module):
         return relative_key_scores(q, k, q_positions, k_positions, table=self.key_table, left=self.clip)
 
     def values(self, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        _checks.floating_tensor("weights", weights, least_dims=4)
+        _checks.heads_tensor("weights", weights)
+        for name, positions, axis in (("q_positions", q_positions, 2), ("k_positions", k_positions, 3)):
+            _checks.token_positions(name, positions, batch=weights.shape[0], length=weights.shape[axis])
         if _checks.floating_tensor("v", v, least_dims=4).shape[-1] != self.value_table.shape[1]:
             raise ValueError(f"v must have {self.value_table.shape[1]} channels, got shape {tuple(v.shape)}")
         index = clipped_index(q_positions, k_positions, left=self.clip, right=self.clip)

@@ -31,10 +31,14 @@ def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Ten
     Source: ke2021
     Chapter: 05
     """
-    wanted = (2, _checks.floating_tensor("bias", bias, least_dims=4).shape[1])
+    wanted = (2, _checks.heads_tensor("bias", bias).shape[1])
     if tuple(_checks.floating_tensor("theta", theta, least_dims=2).shape) != wanted:
         raise ValueError(f"theta must have shape {wanted}, got {tuple(theta.shape)}")
-    integer_relative(q_positions, k_positions)  # checks both
+    pairs = integer_relative(q_positions, k_positions).shape[-2:]  # checks both
+    if bias.shape[2:] != pairs:
+        raise ValueError(
+            f"bias must have one number for each of {tuple(pairs)} pairs of positions, got {tuple(bias.shape)}"
+        )
     from_cls = integer_relative(q_positions, torch.zeros_like(k_positions)) == 0  # m = 0: (Tq, Tk) or (B, 1, Tq, Tk)
     to_cls = integer_relative(torch.zeros_like(q_positions), k_positions) == 0  # n = 0
     first, second = theta.to(bias.dtype)[:, :, None, None]  # (H, 1, 1) each

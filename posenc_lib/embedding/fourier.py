@@ -193,8 +193,10 @@ class LearnableFourier(nn.Module):
     def forward(self, positions: Tensor) -> Tensor:
         half, axes = self.frequencies.shape
         compute = _checks.at_least_float32(self.frequencies.dtype)
-        angles = _coordinates(positions, axes).to(compute) @ self.frequencies.to(compute).mT  # (..., T, F/2)
-        features = torch.cat((angles.cos(), angles.sin()), -1) * (2 * half) ** -0.5
+        positions = _coordinates(positions, axes)
+        wide = torch.float32 if positions.device.type == "mps" else torch.float64  # Apple's mps has no float64
+        angles = positions.to(wide) @ self.frequencies.to(wide).mT  # (..., T, F/2)
+        features = torch.cat((angles.cos(), angles.sin()), -1).to(compute) * (2 * half) ** -0.5
         w1, c1, w2, c2 = (p.to(compute) for p in (self.weight1, self.bias1, self.weight2, self.bias2))
         hidden = torch.nn.functional.gelu(features @ w1.mT + c1)
         return (hidden @ w2.mT + c2).to(self.frequencies.dtype)

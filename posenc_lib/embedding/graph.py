@@ -22,8 +22,9 @@ def _adjacency(value: Any, *, symmetric: bool) -> Tensor:
         raise ValueError(f"adjacency must have shape (..., n, n) with at least one node, got {tuple(value.shape)}")
     matrix = (value.cpu() if value.device.type == "mps" else value).to(torch.float64)
     if _checks.readable(matrix):
-        if not bool((matrix.isfinite() & (matrix >= 0)).all()):
-            raise ValueError("adjacency must hold finite weights of at least 0, got others")
+        wrong = ~(matrix.isfinite() & (matrix >= 0))
+        if bool(wrong.any()):
+            raise ValueError(f"adjacency must hold finite weights of at least 0, got {matrix[wrong][0].item()}")
         if symmetric and not bool((matrix == matrix.mT).all()):
             raise ValueError("adjacency must be symmetric, got a directed graph: its Laplacian has no basis of its own")
     return matrix

@@ -98,8 +98,8 @@ def resize_grid(table: Tensor, size: Sequence[int]) -> Tensor:
     Chapter: 17
     """
     size = _size("size", size)
-    if _checks.floating_tensor("table", table, least_dims=3).dim() != 3:
-        raise ValueError(f"table must have shape (H, W, d), got {tuple(table.shape)}")
+    if _checks.floating_tensor("table", table, least_dims=3).dim() != 3 or table.numel() == 0:
+        raise ValueError(f"table must have shape (H, W, d), each at least 1, got {tuple(table.shape)}")
     if table.shape[:2] == size:
         return table
     channels_first = table.to(_checks.at_least_float32(table.dtype)).permute(2, 0, 1)[None]  # (1, d, H, W)

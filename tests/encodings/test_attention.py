@@ -21,6 +21,7 @@ from posenc_lib.attention import attention, attention_weights, causal, fused, re
 from posenc_lib.attention.fused import fused_attention, hankel_attention, relative_bias_vector, relative_score_mod
 from posenc_lib.attention.linear import (
     ConvSPE,
+    LinearState,
     SineSPE,
     causal_linear_attention,
     cosformer_features,
@@ -195,6 +196,16 @@ def test_F1_85_linear_attention_stays_finite(layout: str, dtype: torch.dtype, di
     assert max_error(*parts) <= 64 * torch.finfo(dtype).eps * float(parts[0].abs().max() + 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_elu_features_keep_their_digits_far_below_zero(dtype: torch.dtype) -> None:
+    x = torch.tensor([-80.0, -20.0, -17.0, -1e-9, 0.0, 3.0], dtype=dtype)
+    want = torch.where(x > 0, x.double() + 1, x.double().exp())
+    assert bool(((elu_features(x).double() - want).abs() <= 4 * torch.finfo(dtype).eps * want).all())
+    k, v = elu_features(torch.full((1, 1, 4, 8), -20.0)), torch.ones(1, 1, 4, 3)
+    out = linear_attention(elu_features(torch.zeros_like(k)), k, v, q_positions=arange(4), k_positions=arange(4))
+    assert torch.allclose(out, v), "a mean of equal values, however small the weights"
+
+
 def test_elu_features_are_positive_and_their_gradient_is_continuous() -> None:
     x = torch.tensor([-30.0, -1.0, 0.0, 1.0, 5.0], dtype=torch.float64)
     want = torch.where(x > 0, x + 1, x.exp())
@@ -213,6 +224,16 @@ def test_projection_is_orthogonal_in_blocks(features: int, dim: int) -> None:
     many = torch.stack([orthogonal_projection(8, 8, generator=draw(s)).square().sum(-1) for s in range(400)])
     error = many.std() / math.sqrt(many.numel())
     assert abs(float(many.mean()) - 8) < 5 * error, "squared lengths are χ² with d degrees of freedom"
+
+
+@pytest.mark.parametrize(("length", "all_zero"), [(6, False), (30, True)])
+def test_positive_features_of_long_vectors_get_small_and_not_large(length: float, all_zero: bool) -> None:
+    x = length * torch.nn.functional.normalize(normal(8, 64, seed=1, dtype=torch.float32), dim=-1)
+    omega = orthogonal_projection(64, 64, generator=draw(0))
+    features = positive_features(x, omega)
+    assert float((x.double() @ omega.mT).max()) > 88 or not all_zero
+    assert float(features.max()) < 1
+    assert bool((features == 0).all()) == all_zero
 
 
 def test_positive_features_are_unbiased() -> None:
@@ -286,6 +307,51 @@ def test_toeplitz_attention_survives_large_biases_and_padding() -> None:
         *(x[:, :, 4:] for x in (q, k, v)), bias=relative_bias_vector(BIASES["ALiBi"], 5), causal=True
     )
     assert max_error(padded[:, :, 4:], alone) < rounding(alone, 4096)
+
+
+@pytest.mark.parametrize("causal_", [True, False])
+def test_toeplitz_queries_without_a_key_get_zeros(causal_: bool) -> None:
+    q, k, v = (x[:1] for x in qkv(16))
+    q, k = elu_features(q), elu_features(k)
+    bias = relative_bias_vector(BIASES["ALiBi"], 16)
+    form = partial(toeplitz_attention, bias=bias, causal=causal_)
+    for first in (5, 16):
+        mask = (torch.arange(16) >= first)[None]
+        out = form(q, k, v, mask=mask)
+        alone = first if causal_ or first == 16 else 0
+        assert bool((out[:, :, :alone] == 0).all())
+        assert bool((out[:, :, alone:] != 0).all())
+    k = k.clone()
+    k[:, :, :5] = 0  # such as features of ReLU
+    assert bool((form(q, k, v)[:, :, : 5 if causal_ else 0] == 0).all())
+
+
+def test_toeplitz_leak_of_the_future_grows_with_the_length() -> None:
+    leaks = []
+    for length in (256, 16384):
+        q = torch.rand(1, 1, length, 4, generator=draw(0))
+        v = torch.randn(1, 1, length, 4, generator=draw(1))
+        later = v + (torch.arange(length) >= length // 2)[:, None]
+        for slope in (0.0, 0.1):
+            bias = -slope * torch.arange(-(length - 1), length).abs()[None].float()
+            form = partial(toeplitz_attention, q, q, bias=bias, causal=True)
+            leaks.append(max_error(form(v)[:, :, :8], form(later)[:, :, :8]))
+    assert 1e-6 < leaks[0] < 1e-4 < leaks[2] < 3e-3, "a constant bias"
+    assert max(leaks[1], leaks[3]) < 3e-6, "one that falls"
+
+
+def test_what_is_no_number_stays_none_in_linear_attention() -> None:
+    q, k, v = qkv(4)
+    q, k, m = elu_features(q), elu_features(k), arange(4)
+    broken = q.clone()
+    broken[:, :, 1, 0] = math.nan
+    for out in (
+        linear_attention(broken, k, v, q_positions=m, k_positions=m),
+        causal_linear_attention(broken, k, v, positions=m)[0],
+        toeplitz_attention(broken, k, v, bias=torch.zeros(HEADS, 7), causal=True),
+    ):
+        assert bool(out[:, :, 1].isnan().all())
+        assert bool(out[:, :, [0, 2, 3]].isfinite().all())
 
 
 def test_toeplitz_gradients() -> None:
@@ -400,6 +466,14 @@ def test_sine_kernel_is_a_sum_of_cosines() -> None:
             f, theta, g = (float(x[h, c, j]) for x in parameters)
             want += math.log1p(math.exp(g)) ** 2 / 4 * math.cos(2 * math.pi * -r / (1 + math.exp(-f)) / 2 + theta)
         assert float(got[h, c, i]) == pytest.approx(want, abs=1e-12)
+
+
+def test_sine_kernel_has_exact_angles_far_away() -> None:
+    spe = SineSPE(2, 3, waves=4, generator=draw(0))
+    f, theta, power = (x.double() for x in spe._parameters_used())
+    for r in (1000, 10**6, 10**8):
+        want = (power * torch.cos(2 * math.pi * f * r + theta)).sum(-1)
+        assert max_error(spe.kernel(torch.tensor([-r]))[..., 0], want) < 1e-6
 
 
 def test_stochastic_initialisation_follows_the_released_code() -> None:
@@ -597,6 +671,27 @@ def test_branches_of_batched_positions(name: str) -> None:
     for b in range(2):
         one = branched_scores(q[b : b + 1], k[b : b + 1], rows[b], rows[b], rope=rope, branches=BRANCHES[name])
         assert max_error(scores[b : b + 1], one) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_narrow_integers_hold_positions_and_not_what_is_added_to_them(dtype: torch.dtype) -> None:
+    q, k, m = normal(1, 2, 100, 8, seed=0), normal(1, 2, 100, 8, seed=1), arange(100)
+    narrow = m.to(dtype)
+    for branches in (
+        partial(rerope, window=300),
+        partial(leaky_rerope, window=60, factor=1000),
+        partial(self_extend, window=300, group=2),
+        partial(dual_chunk, chunk=200, local=100),
+        partial(dual_chunk, chunk=80, local=60),
+    ):
+        scores = partial(branched_scores, q, k, rope=RoPE(inverse_frequencies(8)), branches=branches)
+        assert torch.equal(scores(narrow, narrow), scores(m, m))
+        seen = branched_relative(m, m, branches=branches)
+        assert torch.equal(branched_relative(narrow, narrow, branches=branches), seen)
+    turned = partial(rerotate, k, rope=RoPE(inverse_frequencies(8)))
+    assert torch.equal(turned(narrow, narrow.flip(0)), turned(m, m.flip(0)))
+    with pytest.raises(ValueError, match=r"positions must grow from slot to slot, got \[5, 3\]"):
+        evict(torch.tensor([2, 5, 3], dtype=dtype), sinks=1, window=1)
 
 
 def test_lambda_mask_is_its_definition() -> None:
@@ -1029,6 +1124,7 @@ Q, K, V = qkv(4)
 FQ, FK = elu_features(Q), elu_features(K)
 M = arange(4)
 DECAYS = retention_decays(HEADS)
+AFTER_FOUR = recurrent_retention(Q, K, V, positions=M, decays=DECAYS)[1]
 VECTOR = torch.zeros(HEADS, 7, dtype=torch.float64)
 BOTH: dict[str, Any] = {"q_positions": M, "k_positions": M}
 
@@ -1131,6 +1227,50 @@ MALFORMED: list[tuple[str, type[Exception], Callable[[], Any]]] = [
     ("temperature is for layers without a rotation", ValueError, lambda: Layer(1e4, temperature=llama4_temperature)),
     ("schedule must be a callable", TypeError, lambda: Layer(1e4, schedule=None)),  # type: ignore[arg-type]
     ("chunk must be at least 1", ValueError, lambda: chunk_mask(M, M, chunk=0)),
+    ("positions must be at least 0, since a query at m has", ValueError, lambda: llama4_temperature(M - 1)),
+    ("got -3", ValueError, lambda: log_length_temperature(M - 3, trained_length=8)),
+    ("q_positions must be at least 0", ValueError, lambda: SSMax(HEADS).transform(Q, K, M - 1, M)),
+    (
+        "positions must never go back",
+        ValueError,
+        lambda: recurrent_retention(Q, K, V, positions=torch.tensor([0, 1, 0, 1]), decays=DECAYS),
+    ),
+    (
+        "got a step of -3",
+        ValueError,
+        lambda: recurrent_retention(Q, K, V, positions=M.to(torch.uint8), decays=DECAYS, state=AFTER_FOUR),
+    ),
+    (
+        "state.memory must have shape (2, 4, 8, 6), got (1, 4, 8, 6)",
+        ValueError,
+        lambda: recurrent_retention(
+            Q, K, V, positions=M + 4, decays=DECAYS, state=AFTER_FOUR._replace(memory=AFTER_FOUR.memory[:1])
+        ),
+    ),
+    (
+        "state.numerator must have shape (2, 4, 8, 6), got (2, 4, 1, 6)",
+        ValueError,
+        lambda: causal_linear_attention(
+            FQ, FK, V, positions=M, state=LinearState(torch.zeros(2, 4, 1, 6), torch.zeros(2, 4, 8))
+        ),
+    ),
+    (
+        "state must be a LinearState",
+        TypeError,
+        lambda: causal_linear_attention(FQ, FK, V, positions=M, state=AFTER_FOUR),  # type: ignore[arg-type]
+    ),
+    (
+        "bias must broadcast to (2, 4, 4, 4) from four axes, got (4, 4, 4)",
+        ValueError,
+        lambda: fused_attention(
+            Q, K, V, scheme=PositionScheme("three axes", bias=lambda m, n: torch.zeros(4, 4, 4)), **BOTH
+        ),
+    ),
+    (
+        "q_x and k_x must be given together, got q_x alone",
+        ValueError,
+        lambda: fused_attention(Q, K, V, q_x=torch.ones(2, 4, 3), **BOTH),
+    ),
 ]
 
 

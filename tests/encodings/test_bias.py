@@ -206,6 +206,26 @@ def test_kerple_clamps_without_losing_the_gradient_or_the_parameter() -> None:
         assert bool((bias.r1 == -1.0).all())  # a forward pass writes to no parameter
 
 
+@pytest.mark.parametrize("power", [0.01, 0.5, 1.0, 1.7])
+def test_kerple_power_has_all_gradients_at_distance_zero(power: float) -> None:
+    kerple = KerplePower(1).double()
+    with torch.no_grad():
+        kerple.r2.fill_(power)
+    m = torch.arange(3.0, dtype=torch.float64).requires_grad_()
+    n = torch.arange(3.0, dtype=torch.float64)
+    first = torch.autograd.grad(kerple(m, n).sum(), (m, kerple.r1, kerple.r2), create_graph=True)
+    second = torch.autograd.grad(first[2].sum(), kerple.r2)[0]
+    distance = (n - n[:, None]).abs()
+    grown = torch.where(distance > 0, distance**power, 0)
+    logarithm = torch.where(distance > 0, distance, 1).log()
+    r1 = kerple.r1.detach()
+    slope = torch.where(distance > 0, power * grown / distance * (n[:, None] - n).sign(), 0)
+    assert same(first[0], -r1 * slope.sum(-1))
+    assert same(first[1], -grown.sum()[None])
+    assert same(first[2], (-r1 * grown * logarithm).sum()[None])
+    assert same(second, (-r1 * grown * logarithm**2).sum()[None])
+
+
 def test_kerple_begins_as_in_the_released_code() -> None:
     log, power = KerpleLog(4000, generator=draw()), KerplePower(4000, generator=draw())
     for parameter, end in ((log.r1, 2.0), (log.r2, 1.0), (power.r1, 1.0), (power.r2, 2.0)):
@@ -564,6 +584,27 @@ def test_swin_v2_carries_over_to_another_window() -> None:
     assert max_error(large[:, :, inside][..., inside], small) <= rounding(small)
 
 
+@pytest.mark.parametrize(
+    "bias",
+    [
+        FIRE(2, generator=draw(0)),
+        DistanceMLPBias(2, 16, generator=draw(0)),
+        DistanceMLPBias(2, 16, log_distance=True, generator=draw(0)),
+        DynamicPositionBias(2, 16, axes=1, generator=draw(0)),
+        LogCoordinateBias(2, (4097,), generator=draw(0)),
+    ],
+    ids=["FIRE", "distance", "logarithm", "CrossFormer", "Swin-V2"],
+)
+def test_autocast_tells_neighbours_apart(bias: nn.Module) -> None:
+    m, n = torch.tensor([4096]), torch.arange(4097)
+    if isinstance(bias, (DynamicPositionBias, LogCoordinateBias)):
+        m, n = m[:, None], n[:, None]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = bias(m, n)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, bias(m, n))
+
+
 def test_networks_take_positions_between_the_places() -> None:
     at = grid((2, 2)).double() / 2
     for bias in (DynamicPositionBias(2, 4, generator=draw()), LogCoordinateBias(2, (2, 2), generator=draw())):
@@ -575,6 +616,7 @@ def test_networks_take_positions_between_the_places() -> None:
 # ---- what is wrong is named
 
 AT, PLACES = arange(3), grid((2, 2))
+contextual = IRPEContextual(3).scores
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: KerpleLog(0), ValueError, "heads"),
     (lambda: KerplePower(2.0), TypeError, "heads"),  # type: ignore[arg-type]
@@ -619,6 +661,17 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: log_coordinates(PLACES, (2, 2, 2)), ValueError, "offsets must have 3 axes"),
     (lambda: LogCoordinateBias(2, (7,), hidden=0), ValueError, "hidden"),
     (lambda: LogCoordinateBias(2, (2, 2))(PLACES, AT), ValueError, "k_positions"),
+    (
+        lambda: cls_window_index(PLACES - 1, PLACES, (2, 2)),
+        ValueError,
+        r"q_positions must be at least 0, or -1 on every",
+    ),
+    (lambda: cls_window_index(PLACES, PLACES - 2, (2, 2)), ValueError, r"k_positions must .* got \(-2, -2\)"),
+    (lambda: irpe_rows(PLACES - 1, PLACES), ValueError, r"q_positions must .* got \(-1, 0\)"),
+    (lambda: contextual(normal(2, 2, 4, 3), normal(2, 1, 4, 3), PLACES, PLACES), ValueError, "q and k must agree"),
+    (lambda: contextual(normal(2, 2, 4, 3), normal(1, 2, 4, 3), PLACES, PLACES), ValueError, "q and k must agree"),
+    (lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES[:1], PLACES), ValueError, r"q_positions .* got \(1, 2\)"),
+    (lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES, PLACES[:3]), ValueError, r"k_positions .* got \(3, 2\)"),
 ]
 
 

@@ -574,6 +574,22 @@ def test_a_position_that_does_not_grow_begins_a_new_document() -> None:
     assert max_error(scores[:, :, :2, :2], alone) <= rounding(scores)
 
 
+def test_cope_takes_counts_that_rounding_moved_out_of_range() -> None:
+    cope = CoPE(4, 3)
+    with torch.no_grad():
+        cope.table.copy_(normal(3, 4))
+    counts = torch.tensor([-1e-7, 0.0, 2.0, 2 + 1e-6]).reshape(1, 1, 1, 4)
+    q = torch.ones(1, 1, 1, 4)
+    at_rows = cope.table.sum(-1)
+    assert torch.allclose(cope.interpolate(q, counts).flatten(), at_rows[[0, 0, 2, 2]])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_path_sums_of_narrow_positions_stop_at_documents(dtype: torch.dtype) -> None:
+    steps, m = normal(1, 2, 5), torch.tensor([0, 1, 2, 0, 1])
+    assert torch.equal(path_sums(steps, m.to(dtype), m.to(dtype)), path_sums(steps, m, m))
+
+
 def test_cope_begins_at_nope_and_passes_gradient_to_the_gates() -> None:
     cope, q, at = CoPE(3, 4).double(), normal(1, 1, 5, 3).requires_grad_(), arange(5)
     assert torch.equal(cope.scores(q, q, at, at), q @ q.mT)
@@ -864,7 +880,12 @@ MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a query that is no key": (
         lambda: path_sums(torch.ones(1, 1, 3), torch.tensor([3]), AT),
         ValueError,
-        "q_positions",
+        "q_positions must .* got 3",
+    ),
+    "a query that is no key of its row": (
+        lambda: path_sums(torch.ones(2, 1, 3), torch.tensor([[2], [2]]), torch.stack((AT, AT + 3))),
+        ValueError,
+        "q_positions must .* got 2",
     ),
     "w of another shape": (
         lambda: path_scores(Q, Q, AT, AT, w=torch.ones(1, 2, 3, 5), beta=torch.ones(1, 2, 3)),
@@ -880,6 +901,36 @@ MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "rank 0": (lambda: PaTH(4, 2, 4, rank=0), ValueError, "rank must"),
     "logits without hidden states": (lambda: RelativeLogits(4, 2, 3)(AT, AT, k_x=Q[0]), TypeError, "q_x must be given"),
     "extent 0": (lambda: RelativeLogits(4, 2, 0), ValueError, "extent must"),
+    "a bias of other heads": (
+        lambda: DAPE(2, lambda m, n: torch.zeros(1, 3, 3, 3)).scores(Q, Q, AT, AT),
+        ValueError,
+        "bias must broadcast",
+    ),
+    "a bias of two axes": (
+        lambda: DAPE(2, lambda m, n: torch.zeros(3, 3)).scores(Q, Q, AT, AT),
+        ValueError,
+        "from four axes",
+    ),
+    "weights of other queries": (
+        lambda: Shaw(4, 2).values(torch.ones(1, 2, 3, 3), Q, AT[:1], AT),
+        ValueError,
+        "q_positions must have shape",
+    ),
+    "weights of other keys": (
+        lambda: Shaw(4, 2).values(torch.ones(1, 2, 3, 3), Q, AT, AT[:2]),
+        ValueError,
+        "k_positions must have shape",
+    ),
+    "counts of other heads": (
+        lambda: CoPE(4, 3).interpolate(Q, torch.ones(1, 1, 3, 3)),
+        ValueError,
+        "counts must have q's batch",
+    ),
+    "a bias of other positions": (
+        lambda: untie_cls(torch.ones(1, 2, 1, 1), AT, AT, torch.ones(2, 2)),
+        ValueError,
+        r"bias must have one number for each of \(3, 3\) pairs",
+    ),
     "a bias that is none": (lambda: DAPE(2, torch.ones(2)), TypeError, "bias must"),  # type: ignore[arg-type]
     "DAPE of other heads": (
         lambda: DAPE(3, partial(alibi, slopes=alibi_slopes(3))).scores(Q, Q, AT, AT),

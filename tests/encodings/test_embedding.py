@@ -279,6 +279,17 @@ def test_learnable_fourier_is_the_equation() -> None:
             assert float(out[row, o]) == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_learnable_fourier_has_exact_angles_far_away_and_under_autocast(dtype: torch.dtype) -> None:
+    fourier = LearnableFourier(3, axes=2, features=16, hidden=8, generator=draw(0)).to(dtype)
+    exact = copy.deepcopy(fourier).double()
+    at = 1e6 * uniform(50, 2)
+    assert max_error(fourier(at).double(), exact(at)) < 8 * torch.finfo(dtype).eps
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = fourier(at)
+    assert max_error(inside.double(), exact(at)) < 8 * torch.finfo(torch.bfloat16).eps
+
+
 def test_learnable_fourier_begins_with_the_kernel_of_width_gamma() -> None:
     count, gamma = 8000, 2.5
     frequencies = LearnableFourier(1, axes=2, features=2 * count, hidden=1, gamma=gamma, generator=draw()).frequencies
@@ -749,6 +760,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: resize_grid(normal(2, 2, 3), (4, 0)), ValueError, r"size\[1\]"),
     (lambda: resize_grid(normal(2, 2, 3), (4.0, 4)), TypeError, r"size\[0\]"),  # type: ignore[arg-type]
     (lambda: resize_grid(normal(1, 2, 2, 3), (4, 4)), ValueError, "table must have shape"),
+    (lambda: resize_grid(normal(0, 2, 3), (4, 4)), ValueError, "table must have shape"),
     (lambda: resize_grid(torch.ones(2, 2, 3, dtype=torch.int64), (4, 4)), TypeError, "table"),
     (lambda: LearnedGrid((2, 2, 2), 3), TypeError, "size"),
     (lambda: LearnedGrid((2, 2), 0), ValueError, "dim"),
@@ -766,7 +778,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ConvolutionalEmbedding(4, groups=2)(torch.ones(1, 5, 4, dtype=torch.int64)), TypeError, "x must"),
     (lambda: laplacian(normal(2, 3)), ValueError, "adjacency must have shape"),
     (lambda: laplacian([[0.0]]), TypeError, "adjacency"),  # type: ignore[arg-type]
-    (lambda: laplacian(-path(3).double()), ValueError, "adjacency must hold finite weights"),
+    (lambda: laplacian(-path(3).double()), ValueError, "adjacency must hold finite weights of at least 0, got -1.0"),
     (lambda: laplacian(path(3).double().triu()), ValueError, "adjacency must be symmetric"),
     (lambda: laplacian(path(3), dtype=torch.int64), TypeError, "dtype"),
     (lambda: laplacian_eigenvectors(path(3), 0), ValueError, "count"),
