@@ -128,9 +128,8 @@ def hankel_attention(
     Shapes: q (B, H, N, d), k (B, Hk, N, d), v (B, Hk, N, d_v), bias (H, 2N−1) → (B, H, N, d_v), in v's dtype
 
     A Toeplitz matrix with its rows reversed is a Hankel matrix, constant along anti-diagonals: an overlapping view,
-    which the kernel on the CPU reads without copying it. Memory for the bias: 2N numbers a head. Where d_v is not d,
-    or the vector wants a gradient, PyTorch has no such kernel: each chunk's scores and bias are made in full, and kept
-    for the backward pass.
+    which the kernel on the CPU reads without copying it: 2N numbers a head. Where d_v is not d, or the vector wants a
+    gradient, PyTorch has no such kernel: each chunk's scores and bias are made in full, and kept for the backward pass.
 
     Args:
         q: queries, at consecutive positions.
@@ -154,8 +153,7 @@ def hankel_attention(
         raise ValueError(f"q and k must agree in length, for the same positions; got {length} and {k.shape[2]}")
     vector = _checked_vector(bias, q.shape[1], length, causal).to(q.device)
     _checks.whole_number("chunk", chunk, least=1)
-    if scale is not None:
-        _checks.positive("scale", scale)
+    _checks.positive("scale", 1.0 if scale is None else scale)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     q, k, values = (x.to(dtype) for x in (q, k, v))
     vector = vector.to(dtype).contiguous()  # a view of neighbours is what the kernel reads fast

@@ -374,12 +374,7 @@ class IRPEContextual(nn.Module):
             raise ValueError(f"q must have shape (B, H, T, {self.table.shape[1]}), got {tuple(q.shape)}")
         _checks.equal_heads(q, k)
         for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
-            shape = tuple(integer_coordinates(name, positions, self.axes).shape[:-1])
-            if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
-                raise ValueError(
-                    f"{name} must have shape {(x.shape[2], self.axes)} or {(x.shape[0], x.shape[2], self.axes)}, "
-                    f"got {tuple(positions.shape)}"
-                )
+            _check_coordinates(name, positions, x, self.axes)
         rows = irpe_rows(
             q_positions,
             k_positions,
@@ -394,3 +389,13 @@ class IRPEContextual(nn.Module):
         shape = (*q.shape[:3], k.shape[2])
         offsets = sum(met.gather(-1, row.expand(shape)) for row in rows.unbind(-1))
         return (q.to(compute) @ k.to(compute).mT + offsets).to(torch.promote_types(q.dtype, k.dtype))
+
+
+def _check_coordinates(name: str, positions: Tensor, x: Tensor, axes: int) -> None:
+    """Whether the positions are whole coordinates, one for each token of x (B, H, T, d)."""
+    shape = tuple(integer_coordinates(name, positions, axes).shape[:-1])
+    if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
+        raise ValueError(
+            f"{name} must have shape {(x.shape[2], axes)} or {(x.shape[0], x.shape[2], axes)}, "
+            f"got {tuple(positions.shape)}"
+        )

@@ -23,6 +23,7 @@ from posenc_lib.attention.linear import (
     ConvSPE,
     LinearState,
     SineSPE,
+    _waves,
     causal_linear_attention,
     cosformer_features,
     elu_features,
@@ -470,7 +471,7 @@ def test_sine_kernel_is_a_sum_of_cosines() -> None:
 
 def test_sine_kernel_has_exact_angles_far_away() -> None:
     spe = SineSPE(2, 3, waves=4, generator=draw(0))
-    f, theta, power = (x.double() for x in spe._parameters_used())
+    f, theta, power = (x.double() for x in _waves(spe))
     for r in (1000, 10**6, 10**8):
         want = (power * torch.cos(2 * math.pi * f * r + theta)).sum(-1)
         assert max_error(spe.kernel(torch.tensor([-r]))[..., 0], want) < 1e-6
