@@ -18,6 +18,17 @@ def check_frequencies(
     """Fit the frequencies of an encoding `width` channels wide, write the facts, and judge them."""
     speeds = "planes" if rotary else "clocks"  # where the book explains frequencies
     fitted = fit(frequencies, width)
+    falling = np.sort(frequencies)[::-1]
+    if np.abs(frequencies - falling).max() > 1e-6 * falling[0] and (ordered := fit(falling, width)).name != "free":
+        report.facts["base"] = ordered.base
+        report.wrong(
+            "pair-order",
+            f"The frequencies are those of base {number(ordered.base or 0)} in another order: the first are "
+            f"{listed(frequencies[:3])}.",
+            "Frequencies fall from pair to pair, θ^(−2i/d). They were flipped, rolled or sorted, or an index is off.",
+            speeds,
+        )
+        return Fit(("free",))
     slip = _slips(report, frequencies, fitted, width, wanted)
     report.facts["base"] = fitted.base
     report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
@@ -68,11 +79,17 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
     if fitted.name != "linear_interpolation" or base is None:
         return False
     meant = wanted.get("factor")
+    if same(factor, 180 / math.pi) and meant is None:
+        seen = f"The fastest pair turns {number(1 / factor)} rad a position, which is one degree."
+        report.wrong("degrees", seen, "Angles are converted from degrees; the formula has radians.", "planes")
+        return True
     if factor < 1 and not (meant is not None and same(factor, meant)):
         report.wrong(
             "positions-multiplied",
             f"The fastest pair turns {number(1 / factor)} rad a position, and no published encoding more than 1.",
-            "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
+            "Angles are counted in turns; the formula has radians."
+            if any(same(1 / factor, turn) for turn in (math.pi, 2 * math.pi))
+            else "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
             "linear_interpolation",
         )
         return True
