@@ -29,6 +29,9 @@ def check_frequencies(
             speeds,
         )
         return Fit(("free",))
+    if rising(report, frequencies, speeds):
+        report.facts["base"] = None
+        return Fit(("free",))
     slip = _slips(report, frequencies, fitted, width, wanted)
     report.facts["base"] = fitted.base
     report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
@@ -44,6 +47,25 @@ def check_frequencies(
     if not scaled:
         _check_base(report, fitted, width, dim, wanted, speeds)
     return fitted
+
+
+def rising(report: Report, frequencies: Array, speeds: str) -> bool:
+    """Frequencies that grow from pair to pair, as far as they stay below half a turn."""
+    first = frequencies[:3]
+    if (
+        len(first) < 3
+        or first.min() <= 0
+        or not first[0] * 1.01 < first[1]
+        or not same(first[1] ** 2, first[0] * first[2])
+    ):
+        return False
+    report.wrong(
+        "pair-order",
+        f"The frequencies rise from pair to pair: {listed(first)}, …",
+        "The position is divided by the frequency, or the exponent has the other sign: θ^(+2i/d) for θ^(−2i/d).",
+        speeds,
+    )
+    return True
 
 
 def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any]) -> bool:

@@ -15,6 +15,8 @@ from posenc_lib.doctor.measure import Array, RefusedError, Rotary
 from posenc_lib.doctor.report import Report, number, show
 from posenc_lib.doctor.rotary import diagnose_rotary
 
+SEEN = 10  # positions of query and key whose scores are compared
+
 
 def is_pair(fn: Callable[..., Any], x: Tensor, at: Tensor) -> bool:
     """Whether it takes query and key, with positions for both or for each, and returns two such tensors."""
@@ -54,9 +56,9 @@ def diagnose_pair(report: Report, fn: Callable[..., Any], dim: int, token_axis: 
         report.facts["key"] = "turned as the query"
         _add(report, key)
         return
-    met = np.einsum("mji,njl->mnil", q, k)  # the score of unit vectors
+    met = q[:SEEN, None].swapaxes(-1, -2) @ k[None, :SEEN]  # the scores of unit vectors, for each two positions
     moves = float(np.abs(met[5:, 5:] - met[:-5, :-5]).max())
-    at_once = float(np.abs(met[np.arange(NEAR), np.arange(NEAR)] - np.eye(dim)).max())
+    at_once = float(np.abs(met[np.arange(SEEN), np.arange(SEEN)] - np.eye(dim)).max())
     report.facts["key"] = "turned otherwise"
     if max(moves, at_once) < 1e-4:
         report.findings = [finding for finding in report.findings if finding.code != "norm"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from posenc_lib.doctor.calls import LOW, NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
-from posenc_lib.doctor.frequency_checks import check_frequencies
+from posenc_lib.doctor.frequency_checks import check_frequencies, rising
 from posenc_lib.doctor.measure import Array, Model, Rotary, displacement, other_axis, rounded, speeds
 from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import Fit, same, unaliased
@@ -258,6 +258,8 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
         )
         return Fit(("free",))
     turning = np.flatnonzero(np.abs(model.frequencies) > 1e-12)
+    if rising(report, model.frequencies, "planes"):
+        return Fit(("free",))
     sign = float(np.sign(model.frequencies[turning[-1]]))
     direction = "counter-clockwise" if sign > 0 else "clockwise"
     report.facts["direction"] = direction

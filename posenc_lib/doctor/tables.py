@@ -99,6 +99,8 @@ def _layout(near: Array) -> tuple[str, str, Array, Array] | None:
     for layout, (first, second) in ways.items():
         if np.abs(np.hypot(near[:, first], near[:, second]) - 1).max() > 1e-4:
             continue
+        if np.abs(near[0, first]).max() < 1e-6 < near[0, second].min():
+            return layout.partition(",")[0], "sine", first, second  # sin 0 and cos 0
         turn = float(np.median(speeds(near[:, second] + 1j * near[:, first])[0][: max(1, half // 2)]))
         if turn > 0:
             return layout.partition(",")[0], "sine", first, second
