@@ -169,7 +169,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--token-axis", type=int, default=-2, metavar="AXIS", help="1 where x is (B, T, H, d)")
     meant = parser.add_argument_group("what was meant", "a difference is a finding")
     for name, words in WORDS.items():
-        meant.add_argument(f"--{name}", choices=words)
+        meant.add_argument(f"--{name}", choices=words, metavar="NAME", help=", ".join(words))
     for name in NUMBERS:
         meant.add_argument(f"--{name.replace('_', '-')}", type=int if name == "offset" else float, metavar="X")
     for name in WHOLE:

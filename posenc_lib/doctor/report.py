@@ -21,7 +21,8 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         number = self.page.partition("/")[2][:2]
         chapter = f" (chapter {number})" if number.isdigit() and 0 < int(number) < 90 else ""
-        return f"{self.title}{chapter}, “{self.heading}”"
+        heading = self.heading.translate({ord(sign): None for sign in "$`"})
+        return f"{self.title}{chapter}, “{heading}”"
 
 
 _NOTATION = ("notebooks/00_notation_and_conventions", "Notation and conventions")
@@ -138,7 +139,7 @@ class Report:
         lines = [f"A {what} function.", ""]
         for name, value in self.facts.items():
             lines += _wrapped(f"{name:<{width}}  ", show(value))
-        lines += ["", _headline(len(self.findings))]
+        lines += [*[""] * bool(self.facts), _headline(len(self.findings))]
         for number, finding in enumerate(self.findings, 1):
             lines += ["", *_wrapped(f"{number}. ", finding.seen), *_wrapped("   ", f"Usual cause: {finding.cause}")]
             lines += _wrapped("   Read: ", str(finding.place))
