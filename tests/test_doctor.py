@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import re
 import subprocess
@@ -13,15 +15,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket
-from posenc_lib.doctor import diagnose
+from posenc_lib.doctor import WORDS, diagnose
+from posenc_lib.doctor.report import PLACES
 from posenc_lib.embedding import sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies
-from posenc_lib.rotary import LAYOUTS, RoPE, scaling
+from posenc_lib.rotary import LAYOUTS, RoPE, XPos, scaling
 from posenc_lib.rotary.scaling import Schedule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -162,6 +165,19 @@ def rows_only(x: Tensor, positions: Tensor) -> Tensor:
     return peer(32, 500_000.0)(x, positions)
 
 
+def as_many_rows_as_x(x: Tensor, positions: Tensor) -> Tensor:
+    assert positions.shape == (x.shape[0], x.shape[-2])
+    return peer(32, 500_000.0)(x, positions)
+
+
+def broadcast_along_heads(x: Tensor, positions: Tensor) -> Tensor:
+    """What transformers' code makes of positions (T,); (B, T) is what it wants."""
+    angles = positions[..., None] * inverse_frequencies(32, 500_000.0)
+    cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+
 def tokens_only(x: Tensor, positions: Tensor) -> Tensor:
     assert x.dim() == 2
     return peer(32, 500_000.0)(x, positions)
@@ -176,7 +192,10 @@ def short_table(x: Tensor, positions: Tensor) -> Tensor:
     return peer(32, 500_000.0, read=lambda p, x: torch.arange(2048)[p])(x, positions)
 
 
-@pytest.mark.parametrize("function", [complex_numbers, rows_only, tokens_only, float32_only, short_table])
+@pytest.mark.parametrize(
+    "function",
+    [complex_numbers, rows_only, as_many_rows_as_x, broadcast_along_heads, tokens_only, float32_only, short_table],
+)
 def test_other_forms_of_what_is_right(function: Function) -> None:
     report = diagnose(function, 32, base=500_000.0)
     assert report.ok, str(report)
@@ -304,6 +323,57 @@ def test_cache_offsets(dim: int, base: float, layout: str) -> None:
     expect("cache-offset", make(read=lambda p, x: p + p[0]), dim)  # advanced twice
     expect("cache-offset", make(read=lambda p, x: p + (len(p) == 1)), dim)  # wrong in decoding only
     expect("order-ignored", make(read=lambda p, x: p[..., :1] + torch.arange(p.shape[-1])), dim)
+
+
+@given(DIMS, BASES, SIDES, st.integers(100, 4000))
+def test_positions_that_are_misread(dim: int, base: float, layout: str, length: int) -> None:
+    make = partial(peer, dim, base, layout=layout)
+    expect("far-positions", make(read=lambda p, x: p.clamp(max=length)), dim)
+    expect("far-positions", make(read=lambda p, x: p % length), dim)
+    expect("far-positions", make(read=lambda p, x: p.to(torch.uint8)), dim)
+    expect("length-dependent", make(read=lambda p, x: 31 * p.double() / p.max().clamp(min=1)), dim)
+    expect("uneven", make(read=lambda p, x: (1 + p.double()).log()), dim)
+    expect("uneven", make(read=lambda p, x: p * p), dim)
+    report = diagnose(make(read=lambda p, x: p - p[..., :1]), dim)
+    assert report.codes == {"offset-ignored"}, str(report)  # and not what follows from it
+
+
+@given(DIMS, BASES, SIDES)
+def test_frequencies_out_of_order_or_in_other_units(dim: int, base: float, layout: str) -> None:
+    make, right = partial(peer, dim, base, layout=layout), inverse_frequencies(dim, base)
+    expect("pair-order", make(frequencies=right.flip(0)), dim)
+    expect("pair-order", make(frequencies=right.roll(1)), dim)
+    if 1 / right[2] < math.pi:  # three pairs must be told from their aliases
+        expect("pair-order", make(frequencies=1 / right, dtype=torch.float64), dim)
+    for factor in (math.pi, 2 * math.pi):
+        expect("positions-multiplied", make(frequencies=right * factor, dtype=torch.float64), dim)
+        expect("positions-multiplied", partial(table, frequencies=right * factor), dim)
+    expect("degrees", make(frequencies=right * math.pi / 180), dim)
+
+
+@given(DIMS, BASES, SIDES, st.sampled_from(BOTH))
+def test_cosines_for_sines_signs_and_results(dim: int, base: float, layout: str, dtype: torch.dtype) -> None:
+    rope = peer(dim, base, layout=layout, dtype=torch.float64)
+    report = diagnose(lambda x, p: -rope(x, p), dim)
+    assert report.codes == {"first-position"}, str(report)
+    assert "signs" in report.findings[0].cause
+
+    def exchanged(x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[:, None].double() * inverse_frequencies(dim, base)
+        (a, b), cos, sin = x.chunk(2, -1), angles.sin(), angles.cos()
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+    report = diagnose(exchanged, dim)
+    assert report.codes == {"first-position"}, str(report)
+    assert "exchanged" in report.findings[0].cause
+    expect("low-precision", lambda x, p: rope(x.to(dtype), p).to(x.dtype), dim)
+
+
+def test_the_last_channels_alone() -> None:
+    rope = peer(16)
+    report = diagnose(lambda x, p: torch.cat((x[..., :16], rope(x[..., 16:], p)), -1), 32)
+    assert report.ok
+    assert "latent attention" in report.notes[0]
 
 
 @given(DIMS, BASES, SIDES, st.sampled_from([0, 1]))
@@ -467,6 +537,23 @@ def test_tables_that_are_wrong(dim: int, base: float, offset: int, dtype: torch.
     expect("layout", lambda p: table(p, right), dim, layout="concatenated")
 
 
+def test_tables_of_other_positions_and_lengths() -> None:
+    right = inverse_frequencies(32)
+    for code, function in {
+        "far-positions": lambda p: table(p.clamp(max=511), right),
+        "length-dependent": lambda p: table(p / p.max().clamp(min=1), right),
+        "order-ignored": lambda p: table(p[0] + torch.arange(len(p)), right),
+        "pair-order": lambda p: table(p, right.flip(0)),
+        "zero-row": lambda p: table(p, right) * (p != 1)[:, None],
+        "tables-mixed": lambda p: table(p, right, late=right + math.pi / 2),
+    }.items():
+        report = diagnose(function, 32)
+        assert report.codes == {code}, str(report)
+    scaled = diagnose(lambda p: 8 * table(p, right), 32, base=10_000.0)
+    assert scaled.ok, str(scaled)
+    assert scaled.facts["length of a pair"] == pytest.approx(8)
+
+
 def test_an_odd_table_that_does_not_fit() -> None:
     def function(positions: Tensor) -> Tensor:
         result = torch.zeros(len(positions), 5)
@@ -554,6 +641,180 @@ def test_t5_wrong(bidirectional: bool, size: int, longest: int) -> None:
     bias = T5Bias(2, std=1.0, bidirectional=bidirectional, num_buckets=size, max_distance=longest)
     under_cache = diagnose(lambda q, k: bias(torch.arange(len(q)), k))
     assert "bias-under-cache" in under_cache.codes, str(under_cache)
+
+
+def test_far_distances_that_are_rounded() -> None:
+    for heads in (8, 12):
+        slopes = alibi_slopes(heads)[:, None, None]
+        distances = lambda q, k, s=slopes: -s * (q[:, None] - k).abs().bfloat16()  # noqa: E731
+        assert diagnose(distances).codes == {"low-precision"}
+        products = lambda q, k, s=slopes: s.bfloat16() * k.bfloat16()  # noqa: E731  # Falcon's
+        assert diagnose(products).codes == {"low-precision"}
+
+
+def test_biases_whose_positions_are_not_read() -> None:
+    bias = T5Bias(2, std=1.0, bidirectional=True, generator=torch.Generator().manual_seed(0))
+    report = diagnose(lambda q, k: bias(q, torch.arange(len(k))))
+    assert report.codes == {"not-relative"}, str(report)
+    assert "those of key positions alone change nothing" in report.findings[0].seen
+    row = diagnose(lambda q, k: (alibi_slopes(4)[:, None] * k)[:, None])  # (H, 1, Tk)
+    assert row.ok, str(row)
+    each = diagnose(lambda q, k: -(1.0 + (q[:, None] - k).abs()).log()[None], num_buckets=32)
+    assert each.codes == {"no-buckets"}, str(each)
+
+
+def test_buckets_without_the_sign_of_the_distance() -> None:
+    unsigned = lambda r: t5_bucket(-r.abs(), bidirectional=False, num_buckets=16, max_distance=128)  # noqa: E731
+    report = diagnose(unsigned, bidirectional=True, num_buckets=32, max_distance=128)
+    assert "share buckets" in report.findings[0].seen, str(report)
+
+
+# ---- query and key
+
+
+def both(for_q: Function, for_k: Function) -> Callable[..., tuple[Tensor, Tensor]]:
+    return lambda q, k, positions: (for_q(q, positions), for_k(k, positions))
+
+
+def test_query_and_key_that_belong_together() -> None:
+    half = ours(plain(32), "half")
+    for function in (both(half, half), RoPE(inverse_frequencies(32), layout="half").transform):
+        report = diagnose(function, 32, layout="half", base=10_000.0)
+        assert report.ok, str(report)
+        assert (report.kind, report.facts["key"]) == ("pair", "turned as the query")
+    xpos = diagnose(XPos(inverse_frequencies(32)).transform, 32)
+    assert xpos.ok, str(xpos)
+
+
+@settings(max_examples=4)
+@given(DIMS, BASES, SIDES)
+def test_query_and_key_that_do_not(dim: int, base: float, layout: str) -> None:
+    right = peer(dim, base, layout=layout)
+    wrong: dict[str, Function] = {
+        "is not": lambda x, positions: x,
+        "first position": peer(dim, base, layout=layout, read=lambda p, x: p + 1),
+        "direction": peer(dim, base, layout=layout, sign=-1.0),
+        "layout": peer(dim, base, layout=other(layout)),
+        "base": peer(dim, base * 1.5, layout=layout),
+    }
+    for words, function in wrong.items():
+        for pair in (both(right, function), both(function, right)):
+            report = diagnose(pair, dim)
+            assert report.findings[0].code == "query-and-key", str(report)
+            assert words in report.findings[0].seen
+            assert max(map(len, str(report).splitlines())) <= 80
+    rounded = peer(dim, base, layout=layout, read=lambda p, x: p.bfloat16())
+    assert diagnose(both(right, rounded), dim).findings[0].seen.startswith("The key: ")
+
+
+# ---- where the book explains it
+
+
+def headings(page: str) -> list[str]:
+    path = ROOT / f"{page}.ipynb"
+    if not path.exists():
+        return re.findall(r"^#+ (.*)$", (ROOT / f"{page}.md").read_text(encoding="utf-8"), re.MULTILINE)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    return [found for text in texts for found in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("key", PLACES)
+def test_places_exist(key: str) -> None:
+    place = PLACES[key]
+    assert f"- file: {place.page}\n" in (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    title, *others = headings(place.page)
+    assert title.split(" · ")[-1] == place.title
+    assert others.count(place.heading) == 1
+
+
+def test_every_place_is_used_and_every_schedule_has_one() -> None:
+    folder = ROOT / "posenc_lib" / "doctor"
+    code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py") if path.name != "report.py")
+    schedules = set(WORDS["schedule"]) - {"none"}
+    assert [key for key in PLACES if f'"{key}"' not in code and key not in schedules] == []
+    assert schedules <= set(PLACES)
+
+
+# ---- the functions of the book's chapters
+
+
+def chapter(name: str) -> dict[str, Any]:
+    """A notebook's imports and functions, without running anything else; `d`, `f64` and `w` as it sets them."""
+    cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    scope: dict[str, Any] = {"d": 64, "f64": torch.float64, "w": inverse_frequencies(64)}
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or source.startswith("# Setup"):
+            continue
+        kept = [
+            node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ImportFrom | ast.Import)
+        ]
+        exec(compile(ast.Module(kept, []), name, "exec"), scope)
+    return scope
+
+
+def verdict(function: Callable[..., Any], head_dim: int | None = 64, **wanted: Any) -> set[str]:
+    return diagnose(function, head_dim, **wanted).codes
+
+
+def test_rotations_of_chapter_10() -> None:
+    here = chapter("10_rope_core_idea")
+    here |= {"rope": RoPE(inverse_frequencies(64)), "half": RoPE(inverse_frequencies(64), layout="half")}
+    meant = {"direction": "counter-clockwise", "base": 10_000.0}
+    half, neighbours = meant | {"layout": "half"}, meant | {"layout": "interleaved"}
+    double = {name: lambda x, at, f=here[name]: f(x.double(), at).to(x.dtype) for name in ("neighbours", "halves")}
+    assert verdict(here["rotate"], **half) == set()
+    assert verdict(double["halves"], **half) == set()
+    assert verdict(double["neighbours"], **neighbours) == set()
+    assert verdict(double["halves"], **neighbours) == {"layout"}
+    assert verdict(here["mixed_table"], **neighbours) == {"tables-mixed"}
+    assert verdict(here["rope_a"], **neighbours) == {"direction"}
+    assert verdict(here["rope_b"], **neighbours) == {"tables-mixed"}
+    assert verdict(here["rope_c"], **neighbours) == {"exponent-halved"}
+    late = lambda x, at: here["late"](at, torch.float64)(x.double()).to(x.dtype)  # noqa: E731
+    assert verdict(late, **neighbours) == {"base-changes"}
+    assert verdict(both(double["neighbours"], double["halves"]), **neighbours) == {"query-and-key", "layout"}
+    here["check_half"](here["rotate"])
+    for wrong in (double["neighbours"], here["rope_b"], lambda x, at: here["rotate"](x, at + 1)):
+        with pytest.raises(AssertionError, match="Read: "):
+            here["check_half"](wrong)
+    here["broken"] = {name: here[f"rope_{name.lower()}"] for name in "ABC"}
+    here["check_diagnosis"]({"A": "direction", "B": "tables", "C": "frequencies"})
+    with pytest.raises(AssertionError, match="speaks against"):
+        here["check_diagnosis"]({"A": "tables", "B": "direction", "C": "frequencies"})
+
+
+def test_tables_and_rotations_of_the_errata() -> None:
+    here = chapter("90_errata_of_tutorials")
+    assert verdict(lambda at: here["looped"](at, 64)) == {"tables-mixed"}
+
+    def each(turn: Callable[[Tensor, Tensor], Tensor]) -> Function:
+        """Of one vector at a time."""
+        return lambda x, at: torch.cat([turn(row.double(), p[None]) for row, p in zip(x, at, strict=True)]).to(x.dtype)
+
+    assert verdict(each(here["mixed"])) == {"tables-mixed"}
+    turned = each(lambda row, at: here["turn"](row, at, here["w"]))
+    assert verdict(turned, layout="interleaved", base=10_000.0) == set()
+
+
+def test_the_table_of_chapter_4_that_divides_where_it_should_multiply() -> None:
+    assert verdict(partial(sinusoidal, dim=64)) == set()
+    assert verdict(partial(sinusoidal, dim=64, base=1 / 10_000)) == {"pair-order"}
+
+
+def test_the_stairs_of_chapter_7() -> None:
+    here = chapter("07_relative_encodings")
+    here["frozen"] = here.get("frozen") or (lambda module: module.requires_grad_(False))
+    stairs = diagnose(here["alibi_table"](2.0**-8))  # the slope of ALiBi with one head
+    assert stairs.codes == {"clamped"}, str(stairs)  # 64 tokens were asked for
+    assert stairs.facts["form"] == "ALiBi"
+
+
+def test_a_check_of_an_exercise() -> None:
+    diagnose(peer(16), 16).raise_if_wrong()
+    with pytest.raises(AssertionError, match=r"layout is half, not interleaved.*Read: RoPE's core idea"):
+        diagnose(peer(16), 16, layout="interleaved").raise_if_wrong()
 
 
 # ---- what is given

@@ -18,13 +18,14 @@ import torch
 from posenc_lib import _checks
 from posenc_lib.doctor.biases import diagnose_bias, diagnose_buckets
 from posenc_lib.doctor.measure import RefusedError, call
+from posenc_lib.doctor.pairs import diagnose_pair, is_pair
 from posenc_lib.doctor.report import Finding, Report
 from posenc_lib.doctor.rotary import diagnose_rotary
 from posenc_lib.doctor.tables import diagnose_table
 
 __all__ = ["Finding", "Report", "diagnose"]
 
-KINDS = ("rotary", "table", "bias", "buckets")
+KINDS = ("rotary", "pair", "table", "bias", "buckets")
 NUMBERS = ("base", "factor", "attention_factor", "offset")
 WHOLE = ("rotary_dim", "num_buckets", "max_distance")
 WORDS = {
@@ -43,15 +44,15 @@ def diagnose(
     """Say which convention a position function follows, and what is wrong with it.
 
     Equation: fn(x, p) = R_p x, measured by x = unit vectors, p = 0, 1, 2, … and a few far away
-    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′, or positions (T,) → table (T, d), or
-        (q_positions, k_positions) → bias (H, Tq, Tk), or relative positions (T,) → buckets (T,)
+    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′, or (q, k, positions) → (q′, k′), or positions (T,) → table
+        (T, d), or (q_positions, k_positions) → bias (H, Tq, Tk), or relative positions (T,) → buckets (T,)
 
     `str(report)` is a page of 80 columns; `report.facts`, `report.findings` and `report.ok` are for programs.
 
     Args:
         fn: the function. It is called some 40 times, on the CPU.
         head_dim: d, needed for a rotation or a table.
-        kind: "rotary", "table", "bias" or "buckets"; found out by calling `fn` if not given.
+        kind: "rotary", "pair", "table", "bias" or "buckets"; found out by calling `fn` if not given.
         token_axis: 1 where x is (B, T, H, d).
         wanted: what was meant, where you know it: layout, direction, base, rotary_dim, schedule (a function's name in
             `rotary.scaling`, or "none"), factor, attention_factor, offset; num_buckets, max_distance, bidirectional.
@@ -69,11 +70,13 @@ def diagnose(
         raise ValueError(f"token_axis must be -2, for (B, H, T, d), or 1, for (B, T, H, d); got {token_axis!r}")
     _check_wanted(wanted)
     found = _kind(fn, head_dim) if kind is None else _checks.one_of("kind", kind, KINDS)
-    if found in ("rotary", "table") and head_dim is None:
+    if found in ("rotary", "pair", "table") and head_dim is None:
         raise ValueError(f"head_dim must be given for a {found} function: the width of what it turns or returns")
     report = Report(found)
     try:
-        if found == "rotary":
+        if found == "pair":
+            diagnose_pair(report, fn, head_dim or 0, token_axis, wanted)
+        elif found == "rotary":
             diagnose_rotary(report, fn, head_dim or 0, token_axis, wanted)
         elif found == "table":
             diagnose_table(report, fn, head_dim or 0, wanted)
@@ -131,6 +134,10 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
                         return "rotary"
                 except RefusedError:
                     continue
+        for dtype in (torch.float64, torch.float32):
+            x = torch.ones(2, 3, 5, head_dim, dtype=dtype)
+            if any(is_pair(fn, y, p) for y in (x, x.transpose(1, 2)) for p in (at, at.expand(2, -1))):
+                return "pair"
     try:
         if _is_bias(fn):
             return "bias"
@@ -138,7 +145,10 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
         reason = str(refusal)
     if head_dim is not None and "positional argument" not in reason:
         return "rotary"  # it may turn another axis: the diagnosis says so
-    raise ValueError(f"fn must take (x, positions), positions or (q_positions, k_positions): {reason}. Or give kind")
+    raise ValueError(
+        "fn must take (x, positions), (q, k, positions), positions or (q_positions, k_positions), or give kind: "
+        + reason
+    )
 
 
 def _is_bias(fn: Callable[..., Any]) -> bool:
@@ -159,7 +169,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--token-axis", type=int, default=-2, metavar="AXIS", help="1 where x is (B, T, H, d)")
     meant = parser.add_argument_group("what was meant", "a difference is a finding")
     for name, words in WORDS.items():
-        meant.add_argument(f"--{name}", choices=words)
+        meant.add_argument(f"--{name}", choices=words, metavar="NAME", help=", ".join(words))
     for name in NUMBERS:
         meant.add_argument(f"--{name.replace('_', '-')}", type=int if name == "offset" else float, metavar="X")
     for name in WHOLE:

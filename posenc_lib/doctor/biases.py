@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
         return
     if straight and np.abs(slopes).max() > 1e-6:
         _check_alibi(report, near, slopes, bool(key_only), wanted)
-        far = _bias(fn, [4097], range(4098 - 8, 4098))[:, 0]
-        _check_slopes(report, fn, slopes, wanted, far)
+        far = [_bias(fn, [4097], range(last - 8, last))[:, 0] for last in (4098, 3798, 3098)]
+        _check_slopes(report, slopes, far)
     else:
         _check_t5(report, _by_distance(fn), wanted)
 
@@ -64,7 +63,7 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
         if key_only:  # a constant in a row changes no softmax
             rows, expected = rows - rows[..., :1], expected - expected[..., :1]
         behind = np.arange(rows.shape[1])[:, None] + rows.shape[2] - rows.shape[1] >= np.arange(rows.shape[2])
-        return float(np.abs(rows - expected)[:, behind].max())
+        return float(np.abs(rows[:, behind] - expected[:, behind]).max())
 
     last = _bias(fn, [NEAR - 1], range(NEAR))
     if off(last, near[:, -1:]) > 1e-4:
@@ -130,17 +129,25 @@ def _check_alibi(report: Report, near: Array, slopes: Array, key_only: bool, wan
             "query − key is used without the minus: distant keys are rewarded.",
             "penalty",
         )
+    if not key_only and (own := np.abs(np.diagonal(near, axis1=1, axis2=2)).max()) > 1e-6:
+        report.notes.append(
+            f"The query's own position has a bias of up to {number(float(own))} and not 0: among past keys a constant "
+            "a row, which no softmax sees."
+        )
     ahead = near[:, 0, 1:4]
     if np.isfinite(ahead).all() and not key_only and (ahead * np.sign(slopes)[:, None] > 1e-9).any():
         report.notes.append("Keys ahead of the query are rewarded: fine under a causal mask, wrong without one.")
 
 
-def _check_slopes(report: Report, fn: Callable[..., Any], slopes: Array, wanted: dict[str, Any], far: Array) -> None:
+def _check_slopes(report: Report, slopes: Array, far: list[Array]) -> None:
     right, size = alibi_slopes(len(slopes)).numpy(), np.abs(slopes)
     if np.abs(size / right - 1).max() < 1e-5:
-        step = np.polyfit(np.arange(far.shape[1]), far.T, 1)[0]
-        if np.abs(np.abs(step) / right - 1).max() > 1e-2:
-            seen = "Far from the query neighbouring keys get other steps than near it."
+        steps = np.array([np.polyfit(np.arange(rows.shape[1]), rows.T, 1)[0] for rows in far])
+        if np.ptp(np.concatenate(far[1:], 1), axis=1).max() < 1e-9:
+            seen = "Distant keys get one bias, whatever their distance."
+            report.wrong("clamped", seen, "Distances are clamped, or sorted into too few buckets.", "distance")
+        elif np.abs(np.abs(steps) / right - 1).max() > 1e-2:
+            seen = "Among distant keys, or at large positions, neighbours get other steps than near position 0."
             report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "precision")
         return
     heads = len(slopes)
@@ -221,6 +228,9 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
         return
     if len(past) > REACH // 4:
         report.facts["form"] = "no buckets: a bias for each distance"
+        if wanted.get("num_buckets") is not None:
+            seen = f"{len(past)} of the distances up to {REACH} have a bias of their own."
+            report.wrong("no-buckets", seen, "Distances are used as they are, without buckets.", "buckets")
         return
     size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
     count = len(past) if size is None else size // (2 if bidirectional else 1)
@@ -293,7 +303,8 @@ def _check_labels(report: Report, biases: tuple[Array, Array], count: int, longe
             "sign", "Past keys have the buckets of future ones.", "query − key in place of key − query.", "relative"
         )
     else:
-        pairs = list(pairwise(np.flatnonzero(biases[0][0] != right[0]).tolist()))
-        report.wrong(
-            "bucket-labels", f"Buckets have other numbers ({len(pairs) + 1} distances).", "Another order.", "buckets"
-        )
+        count = sum(int((a[0] != b).sum()) for a, b in zip(biases, right, strict=True))
+        shared = bidirectional and (biases[0] == biases[1]).all()
+        seen = "Past and future share buckets." if shared else f"The buckets of {count:,} distances have other numbers."
+        cause = "The sign of the distance is dropped." if shared else "Another order, or an offset."
+        report.wrong("bucket-labels", seen, cause, "buckets")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc_lib.doctor.measure import Array, Model, RefusedError, Rotary, displacement, rounded, speeds
-from posenc_lib.doctor.report import Report, listed, number
+from posenc_lib.doctor.measure import Array, Model, RefusedError, Rotary, displacement, places, rounded, speeds
+from posenc_lib.doctor.report import MISPLACED, Report, listed, number
 from posenc_lib.doctor.schedules import Fit, fit, same
 
 NEAR = 32  # consecutive positions from 0
@@ -42,6 +42,11 @@ def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> No
                 "argument",
             )
             return
+    if np.abs(rotary.matrices((9, 10))[0] - rotary.matrices((9, 31))[0]).max() > 1e-4:
+        seen = "Position 9 is turned otherwise in a call with position 31 than in one with position 10."
+        cause = "Positions are divided by the longest one, or sorted. A token's place must not depend on the others."
+        report.wrong("length-dependent", seen, cause, "argument")
+        return
     for given in ((9,), (23,), (9, 10, 11), (12, 3, 4, 9, 0, 0, 5)):
         try:
             measured = rotary.matrices(given)
@@ -156,9 +161,12 @@ def _explain_far(
     hands = model.hands(matrices)[0] / model.factor
     if _misread(report, model, hands, positions, "Whatever the dtype of x", 0.02):
         return math.inf
-    delta = _common(model.difference(matrices, positions), model)
-    if delta is not None:
-        text = f"Positions from {positions[0]:,} on are turned as {number(positions[0] + delta)} …"
+    read_as = places(model.difference(matrices, positions), positions, model.frequencies)
+    if report.codes & MISPLACED:
+        return float(good)  # which these angles follow from
+    if read_as is not None:
+        wrong = np.flatnonzero(np.abs(read_as - positions) > 0.5)[:3]
+        text = f"Positions {listed(positions[wrong])}, … are turned as {listed(read_as[wrong].round(2))}, …"
         report.wrong("far-positions", text, "Positions wrap around, or are clamped to a table's length.", "argument")
         return float(good)
     begin = _boundary(rotary, model, good, int(positions[0]))

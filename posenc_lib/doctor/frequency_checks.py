@@ -18,6 +18,20 @@ def check_frequencies(
     """Fit the frequencies of an encoding `width` channels wide, write the facts, and judge them."""
     speeds = "planes" if rotary else "clocks"  # where the book explains frequencies
     fitted = fit(frequencies, width)
+    falling = np.sort(frequencies)[::-1]
+    if np.abs(frequencies - falling).max() > 1e-6 * falling[0] and (ordered := fit(falling, width)).name != "free":
+        report.facts["base"] = ordered.base
+        report.wrong(
+            "pair-order",
+            f"The frequencies are those of base {number(ordered.base or 0)} in another order: the first are "
+            f"{listed(frequencies[:3])}.",
+            "Frequencies fall from pair to pair, θ^(−2i/d). They were flipped, rolled or sorted, or an index is off.",
+            speeds,
+        )
+        return Fit(("free",))
+    if rising(report, frequencies, speeds):
+        report.facts["base"] = None
+        return Fit(("free",))
     slip = _slips(report, frequencies, fitted, width, wanted)
     report.facts["base"] = fitted.base
     report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
@@ -33,6 +47,25 @@ def check_frequencies(
     if not scaled:
         _check_base(report, fitted, width, dim, wanted, speeds)
     return fitted
+
+
+def rising(report: Report, frequencies: Array, speeds: str) -> bool:
+    """Frequencies that grow from pair to pair, as far as they stay below half a turn."""
+    first = frequencies[:3]
+    if (
+        len(first) < 3
+        or first.min() <= 0
+        or not first[0] * 1.01 < first[1]
+        or not same(first[1] ** 2, first[0] * first[2])
+    ):
+        return False
+    report.wrong(
+        "pair-order",
+        f"The frequencies rise from pair to pair: {listed(first)}, …",
+        "The position is divided by the frequency, or the exponent has the other sign: θ^(+2i/d) for θ^(−2i/d).",
+        speeds,
+    )
+    return True
 
 
 def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any]) -> bool:
@@ -68,11 +101,17 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
     if fitted.name != "linear_interpolation" or base is None:
         return False
     meant = wanted.get("factor")
+    if same(factor, 180 / math.pi) and meant is None:
+        seen = f"The fastest pair turns {number(1 / factor)} rad a position, which is one degree."
+        report.wrong("degrees", seen, "Angles are converted from degrees; the formula has radians.", "planes")
+        return True
     if factor < 1 and not (meant is not None and same(factor, meant)):
         report.wrong(
             "positions-multiplied",
             f"The fastest pair turns {number(1 / factor)} rad a position, and no published encoding more than 1.",
-            "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
+            "Angles are counted in turns; the formula has radians."
+            if any(same(1 / factor, turn) for turn in (math.pi, 2 * math.pi))
+            else "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
             "linear_interpolation",
         )
         return True

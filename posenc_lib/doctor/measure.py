@@ -56,7 +56,8 @@ class Rotary:
 
     def apply(self, x: Tensor, positions: Sequence[int] | Tensor) -> Tensor:
         at = torch.as_tensor(positions)
-        y = call(self.fn, x, at[None] if self.rows and at.dim() == 1 else at)
+        alike = self.rows and at.dim() == 1
+        y = call(self.fn, x, at.expand(x.shape[0] if self.dims > 2 else 1, -1) if alike else at)
         if y.shape != x.shape:
             raise RefusedError(f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}")
         return y
@@ -104,8 +105,9 @@ def wrap(angle: Array | float) -> Array:
 
 def speeds(z: Array) -> tuple[Array, Array]:
     """Frequencies and first angles of hands z (T, n) at consecutive positions."""
-    angles = np.unwrap(np.angle(z), axis=0)
-    return (angles[-1] - angles[0]) / (len(z) - 1), np.angle(z[0])
+    count = len(z) - 1
+    step = np.angle((z[1:] * z[:-1].conj()).sum(0))  # a mean, so that a step of half a turn has one sign
+    return step + wrap(np.angle(z[-1] * z[0].conj()) - step * count) / count, np.angle(z[0])
 
 
 def displacement(difference: Array, frequencies: Array, tolerance: float) -> float | None:
@@ -120,6 +122,14 @@ def displacement(difference: Array, frequencies: Array, tolerance: float) -> flo
         delta += float(wrap(difference[i] - frequencies[i] * delta)) / float(frequencies[i])
     misfit = np.abs(wrap(difference - frequencies * delta)).max()
     return delta if misfit < tolerance else None
+
+
+def places(difference: Array, positions: Any, frequencies: Array) -> Array | None:
+    """As which position each token is turned, from differences of angle (T, n); None if one is turned as none."""
+    found = [displacement(row, frequencies, 1e-2) for row in difference]
+    if None in found:
+        return None
+    return np.asarray(np.asarray(positions, dtype=float) + np.asarray(found, dtype=float))
 
 
 def rounded(values: Array | float, dtype: torch.dtype) -> Array:

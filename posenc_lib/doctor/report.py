@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 WIDTH = 80
+MISPLACED = {"length-dependent", "offset-ignored", "cache-offset", "order-ignored"}  # tokens at other places
 
 
 class Place(NamedTuple):
@@ -20,7 +21,8 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         number = self.page.partition("/")[2][:2]
         chapter = f" (chapter {number})" if number.isdigit() and 0 < int(number) < 90 else ""
-        return f"{self.title}{chapter}, “{self.heading}”"
+        heading = self.heading.translate({ord(sign): None for sign in "$`"})
+        return f"{self.title}{chapter}, “{heading}”"
 
 
 _NOTATION = ("notebooks/00_notation_and_conventions", "Notation and conventions")
@@ -40,6 +42,7 @@ PLACES = {
     "clocks": Place(*_SINUSOIDS, "How fast is each pair?"),
     "distance": Place(*_RELATIVE, "A score that sees the distance"),
     "buckets": Place(*_RELATIVE, "T5: a number for each bucket"),
+    "wish": Place(*_ROPE, "What we ask for"),
     "planes": Place(*_ROPE, "Many planes, many speeds"),
     "kept": Place(*_ROPE, "What a rotation keeps"),
     "spellings": Place(*_ROPE, "Two spellings of the pairs"),
@@ -94,7 +97,7 @@ class Report:
     Shapes: none
 
     Args:
-        kind: "rotary", "table", "bias" or "buckets".
+        kind: "rotary", "pair", "table", "bias" or "buckets".
         facts: conventions by name: layout, direction, base, schedule and so on; None where nothing can be said.
         findings: what is wrong, the first cause first.
         notes: what is worth knowing and no fault.
@@ -117,16 +120,26 @@ class Report:
 
     def wrong(self, code: str, seen: str, cause: str, place: str) -> None:
         """Add a finding, once a code: what follows from a fault is not told again."""
-        explained = PLACES[place]
+        found = self.finding(code, seen, cause, place)
         if code not in self.codes:
-            self.findings.append(Finding(code, seen, cause, explained))
+            self.findings.append(found)
+
+    @staticmethod
+    def finding(code: str, seen: str, cause: str, place: str) -> Finding:
+        return Finding(code, seen, cause, PLACES[place])
+
+    def raise_if_wrong(self) -> None:
+        """An AssertionError with all findings, if there are any: for tests, and for checks of exercises."""
+        if not self.ok:
+            raise AssertionError("\n".join(f"{each.seen} {each.cause} Read: {each.place}" for each in self.findings))
 
     def __str__(self) -> str:
         width = max(map(len, self.facts), default=0)
-        lines = [f"A {self.kind} function." if self.kind != "buckets" else "A bucket function.", ""]
+        what = {"buckets": "bucket", "pair": "rotary (query and key)"}.get(self.kind, self.kind)
+        lines = [f"A {what} function.", ""]
         for name, value in self.facts.items():
             lines += _wrapped(f"{name:<{width}}  ", show(value))
-        lines += ["", _headline(len(self.findings))]
+        lines += [*[""] * bool(self.facts), _headline(len(self.findings))]
         for number, finding in enumerate(self.findings, 1):
             lines += ["", *_wrapped(f"{number}. ", finding.seen), *_wrapped("   ", f"Usual cause: {finding.cause}")]
             lines += _wrapped("   Read: ", str(finding.place))

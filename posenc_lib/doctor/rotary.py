@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc_lib.doctor.calls import NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
-from posenc_lib.doctor.frequency_checks import check_frequencies
-from posenc_lib.doctor.measure import Array, Model, Rotary, displacement, other_axis, speeds
+from posenc_lib.doctor.calls import LOW, NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
+from posenc_lib.doctor.frequency_checks import check_frequencies, rising
+from posenc_lib.doctor.measure import Array, Model, Rotary, displacement, other_axis, rounded, speeds
 from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import Fit, same, unaliased
 
@@ -29,6 +29,13 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
         token_axis = 1
     rotary = Rotary(fn, dim, token_axis)
     near = rotary.matrices(range(NEAR))
+    for dtype in LOW:
+        if (near == rounded(near, dtype)).all() and not np.isin(near, (-1, 0, 1)).all():
+            name = str(dtype).removeprefix("torch.")
+            seen = f"All outputs are {name} numbers, though x is in {str(rotary.dtype).removeprefix('torch.')}."
+            cause = "x or the tables are cast inside. Compute in float32 and cast the result to the dtype of x."
+            report.wrong("low-precision", seen, cause, "precision")
+            return
     if not np.isfinite(near).all():
         report.wrong("not-finite", "Some outputs are not finite.", "Uninitialised or overflowing tables.", "precision")
         return
@@ -37,7 +44,9 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
     if model is None or not _check_rows(report, model, near, wanted):
         return
     check_calls(report, rotary, model, near)
-    fitted = _frequencies(report, model, dim, wanted)
+    fitted = _frequencies(report, model, near, wanted)
+    if "uneven" in report.codes:
+        return
     changed = check_far(report, rotary, model, fitted, wanted)
     check_low_precision(report, rotary, model, changed)
     check_batch(report, rotary, near)
@@ -76,6 +85,9 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
     permuted = (np.abs(at_zero.max(0) - at_zero.max()) < 1e-6).all() and (np.sort(at_zero, 0)[:-1] < 1e-6).all()
     if not (permuted and len(set(rows)) == dim):
         rows = np.arange(dim)
+    plain = (np.abs(near).max(0) > 1e-14) & ~np.eye(dim, dtype=bool)
+    if plain.sum(0).max() == 1 and plain.T[np.arange(dim), rows][rows != np.arange(dim)].all():
+        rows = np.arange(dim)  # a quarter turn and no other order
     strength = np.abs(near[:, rows]).max(0) * (1 - np.eye(dim))
     linked = (strength > 1e-14) | (strength.T > 1e-14)
     if not linked.any():
@@ -136,6 +148,10 @@ def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, 
     spread = layout == "half" and turned < dim and (pairs[:, 1] - pairs[:, 0] == dim // 2).all()
     where = "" if pairs.min() == 0 else f", from channel {pairs.min()} on"
     report.facts["rotated channels"] = f"{turned} of {dim}{where}"
+    if where:
+        report.notes.append(
+            "The first channels don't turn. So it is in latent attention; with a partial rotary factor the first turn."
+        )
     rest = np.setdiff1d(np.arange(dim), pairs)
     kept = near[:, rows][:, rest, rest]
     if len(rest) and np.abs(kept - 1).max() > 1e-12:
@@ -228,9 +244,22 @@ def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
         )
 
 
-def _frequencies(report: Report, model: Model, dim: int, wanted: dict[str, Any]) -> Fit:
+def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, Any]) -> Fit:
     """Direction, schedule, base, attention factor and first position."""
+    off = np.abs(model.difference(near, range(NEAR))).max(1)
+    if off.max() > 0.1:
+        at = int(off.argmax())
+        report.wrong(
+            "uneven",
+            f"Angles do not grow evenly with the position: at {at} they are up to {number(float(off[at]))} rad off the "
+            "line.",
+            "The position is not multiplied by the frequency as it is: a logarithm, a power or a table comes between.",
+            "planes",
+        )
+        return Fit(("free",))
     turning = np.flatnonzero(np.abs(model.frequencies) > 1e-12)
+    if rising(report, model.frequencies, "planes"):
+        return Fit(("free",))
     sign = float(np.sign(model.frequencies[turning[-1]]))
     direction = "counter-clockwise" if sign > 0 else "clockwise"
     report.facts["direction"] = direction
@@ -242,6 +271,7 @@ def _frequencies(report: Report, model: Model, dim: int, wanted: dict[str, Any])
             "one of them so is no relative score.",
             "direction",
         )
+    dim = near.shape[-1]
     speeds_ = unaliased(sign * model.frequencies)
     whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all()
     prope = wanted.get("schedule") == "proportional" and report.facts["layout"] == "interleaved"
@@ -319,7 +349,11 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
             "first-position",
             f"Position 0 turns vectors, by up to {number(float(np.abs(model.first).max()))} rad, and no shift of the "
             "positions explains it.",
-            "A constant phase in the table.",
+            "Cosines and sines are exchanged."
+            if np.abs(np.abs(model.first) - math.pi / 2).max() < 1e-6
+            else "All signs are turned round."
+            if np.abs(np.abs(model.first) - math.pi).max() < 1e-6
+            else "A constant phase in the table.",
             "argument",
         )
     elif not same(delta, expected, 1e-3) and abs(delta - expected) > 1e-3:

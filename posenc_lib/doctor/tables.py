@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from posenc_lib.doctor.frequency_checks import check_frequencies
-from posenc_lib.doctor.measure import Array, RefusedError, call, displacement, rounded, speeds, wrap
-from posenc_lib.doctor.report import Report, listed, number
-from posenc_lib.doctor.schedules import round_number
+from posenc_lib.doctor.measure import Array, RefusedError, call, displacement, places, rounded, speeds, wrap
+from posenc_lib.doctor.report import MISPLACED, Report, listed, number
+from posenc_lib.doctor.schedules import round_number, unaliased
 
 NEAR = 64
 FAR = (257, 1003, 4093)
@@ -24,7 +24,7 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
         report.wrong("not-finite", "Some rows are not finite.", "Uninitialised or overflowing tables.", "precision")
         return
     empty = np.flatnonzero(~near.any(1))
-    if len(empty):
+    if len(empty) and _layout(near[near.any(1)]) is not None:
         report.wrong(
             "zero-row",
             f"The row of position {listed(empty)} is zero; in a sinusoid every pair has length 1.",
@@ -64,6 +64,7 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
     count = len(sines)
     hands = near[:, cosines[:count]] + 1j * near[:, sines[:count]]
     frequencies, phase = speeds(hands)
+    frequencies = unaliased(frequencies)
     _shift(report, phase, frequencies, wanted)
     width = _width(frequencies, dim)
     if width != dim:
@@ -98,6 +99,8 @@ def _layout(near: Array) -> tuple[str, str, Array, Array] | None:
     for layout, (first, second) in ways.items():
         if np.abs(np.hypot(near[:, first], near[:, second]) - 1).max() > 1e-4:
             continue
+        if np.abs(near[0, first]).max() < 1e-6 < near[0, second].min():
+            return layout.partition(",")[0], "sine", first, second  # sin 0 and cos 0
         turn = float(np.median(speeds(near[:, second] + 1j * near[:, first])[0][: max(1, half // 2)]))
         if turn > 0:
             return layout.partition(",")[0], "sine", first, second
@@ -143,6 +146,9 @@ def _calls(report: Report, fn: Callable[..., Any], dim: int, near: Array, freque
             elif np.abs(rows - near[first : first + len(at)]).max() < 1e-4:
                 code, what = "order-ignored", f": those of {first}, {first + 1}, {first + 2}, …"
                 cause = "Only the first position is read. Padding and packing need each."
+            elif np.abs(_table(fn, [*given, 200], dim)[: len(at)] - rows).max() > 1e-4:
+                code, what = "length-dependent", ", and others again with position 200 in the call."
+                cause = "Positions are divided by the longest one. A token's row must not depend on the others."
             else:
                 code, what, cause = "cache-offset", ".", "An offset is added to positions that have it already."
             report.wrong(code, f"Positions {listed(at[:4])}, … gave other rows than before{what}", cause, "argument")
@@ -174,12 +180,20 @@ def _far(
         if off < 0.03:
             frequencies = frequencies + (wrap(np.angle(hands) - angles) / positions[:, None]).mean(0)
             continue
+        read_as = places(wrap(np.angle(hands) - angles), positions, frequencies)
         for dtype in (torch.bfloat16, torch.float16):
             read = rounded(positions, dtype)[:, None] * frequencies + phase
             if np.abs(hands - np.exp(1j * read)).max() < 0.03:
                 seen = f"Positions from {start:,} on are rounded to {str(dtype)[6:]}: rows are off by {number(off)}."
                 break
         else:
+            if report.codes & MISPLACED:
+                return  # which these follow from
+            if read_as is not None:
+                text = f"The rows of positions {listed(positions)} are those of {listed(read_as.round(2))}."
+                cause = "Positions wrap around, or are clamped to a table's length."
+                report.wrong("far-positions", text, cause, "argument")
+                return
             seen = f"Rows from position {start:,} on are off by up to {number(off)}."
         cause = "Positions or angles are made in the model's dtype. Make them in float64 and cast the table last."
         report.wrong("low-precision", seen, cause, "precision")
