@@ -19,7 +19,8 @@ def check_frequencies(
     speeds = "planes" if rotary else "clocks"  # where the book explains frequencies
     fitted = fit(frequencies, width)
     falling = np.sort(frequencies)[::-1]
-    if np.abs(frequencies - falling).max() > 1e-6 * falling[0] and (ordered := fit(falling, width)).name != "free":
+    disordered = fitted.fault == "" and np.abs(frequencies - falling).max() > 1e-6 * falling[0]
+    if disordered and (ordered := fit(falling, width)).name != "free":
         report.facts["base"] = ordered.base
         report.wrong(
             "pair-order",

@@ -102,6 +102,9 @@ class Report:
         findings: what is wrong, the first cause first.
         notes: what is worth knowing and no fault.
 
+    Raises:
+        AssertionError: by `raise_if_wrong`, with all findings, where there are any.
+
     Chapter: notation
     """
 
