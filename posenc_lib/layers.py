@@ -167,7 +167,8 @@ def llama4(
 ) -> tuple[Layer, ...]:
     """Llama 4 (iRoPE): three layers rotate within chunks, the fourth sees everything, without positions.
 
-    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides ℓ + 1      (llama4)
+    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides ℓ + 1; the
+        others rotate and see chunks      (llama4)
     Shapes: → `layers` layers
 
     Layers that rotate also normalise query and key in Scout; that is not a position's business.

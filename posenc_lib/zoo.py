@@ -43,6 +43,7 @@ class Entry:
         cost: work beside plain attention.
         used_by: published models that use it; empty where we know of none.
         golden: beginnings of the names of the golden cases in tests/oracles that it is checked against.
+        equation: its own, where the docstring of `source` states that of more than this encoding.
 
     Chapter: zoo
     """
@@ -54,6 +55,7 @@ class Entry:
     cost: str
     used_by: str = ""
     golden: tuple[str, ...] = ()
+    equation: str = ""
 
 
 # Encodings whose equation we could not establish: the arXiv number, and what is missing.
@@ -80,6 +82,47 @@ OPEN: dict[str, tuple[str, str]] = {
     "VRoPE": ("2502.11664", "its rotation of video coordinates was not at hand"),
 }
 
+# What else people call an encoding, for those who look for it by that name.
+ALSO: dict[str, str] = {
+    "Position interpolation": "PI, linear scaling",
+    "Sinusoidal": "absolute, the encoding of Attention Is All You Need",
+    "Sinusoidal, 2-D": "2-D sincos",
+    "Learned absolute": "absolute, APE, wpe",
+    "CPE (PEG)": "conditional positional encoding",
+    "RoPE, interleaved": "rotary position embedding, GPT-J style",
+    "RoPE, half layout": "rotate_half, rotary in GPT-NeoX style",
+    "RoPE, partial": "partial rotary",
+    "Decoupled RoPE (MLA)": "multi-head latent attention",
+    "PoPE": "polar coordinate position embedding",
+    "Cayley-STRING": "STRING",
+    "Dynamic NTK": "dynamic scaling",
+    "NTK-aware": "NTK scaling, adjusted base",
+    "p-RoPE": "proportional RoPE",
+    "Clipped RoPE": "CoPE, as its paper of 2026 calls it",
+    "Axial RoPE": "rotary 2-D, RoPE-2D, vision RoPE",
+    "Mixed RoPE": "rotary 2-D, RoPE-Mixed",
+    "Pixtral's RoPE": "rotary 2-D",
+    "DINOv3's RoPE": "rotary 2-D",
+    "Golden-gate RoPE": "rotary 2-D",
+    "M-RoPE, in sections": "multimodal RoPE",
+    "M-RoPE, interleaved": "multimodal RoPE, interleaved MRoPE",
+    "T5 bias": "bucketed relative position bias",
+    "ALiBi": "attention with linear biases",
+    "FIRE": "functional interpolation",
+    "Network of the distance": "continuous or dynamic position bias",
+    "Swin's bias": "relative position bias table",
+    "Shaw's relative vectors": "relative position representations, RPR",
+    "CoPE": "contextual position encoding",
+    "Forgetting Transformer": "FoX, data-dependent ALiBi",
+    "Self-Extend": "grouped attention",
+    "Dual chunk attention": "DCA",
+    "LM-Infinite": "Λ-shaped mask",
+    "StreamingLLM's positions": "attention sinks",
+    "Sliding window": "SWA, local attention",
+    "Kernel attention with relative bias": "NPRF, Toeplitz",
+    "Command's layers": "RNoPE-SWA",
+}
+
 
 def encodings() -> tuple[Entry, ...]:
     """All encodings of the library, place by place.
@@ -90,7 +133,15 @@ def encodings() -> tuple[Entry, ...]:
     Chapter: zoo
     """
     return (
-        Entry("NoPE", NOPE, PositionScheme, "0", "none", "some layers of Llama 4, SmolLM3 and Cohere models"),
+        Entry(
+            "NoPE",
+            NOPE,
+            PositionScheme,
+            "0",
+            "none",
+            "some layers of Llama 4, SmolLM3 and Cohere models",
+            equation="e_mn = q_mᵀ k_n / √d: no term for position; only a causal mask tells order",
+        ),
         *_positions(),
         *_embeddings(),
         *_rotary(),
@@ -280,7 +331,7 @@ def _embeddings() -> tuple[Entry, ...]:
 
 
 def _rotary() -> tuple[Entry, ...]:
-    series, turn = frequencies.inverse_frequencies(8), "6 n D: 3 d for each query and key"
+    series, turn = frequencies.inverse_frequencies(8), "6 n D, 3 d for each query and key"
     rope = rotary.RoPE(series)
 
     def grape(q: torch.Tensor, k: torch.Tensor, m: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -309,11 +360,12 @@ def _rotary() -> tuple[Entry, ...]:
         Entry(
             "RoPE, partial",
             scheme.rope(8, rotary_dim=4),
-            frequencies.inverse_frequencies,
+            rotary.RoPE,
             "0",
             "6 n H r, for the first r channels of each head",
             "GPT-J and CodeGen (interleaved), GPT-NeoX (half), GLM (interleaved)",
             ("rope_partial", "rope_interleaved_gptj_partial", "rope_interleaved_codegen_partial"),
+            "R_m turns channels 0 … r−1 of d, ω_i = θ^(−2i/r), i = 0 … r/2−1; the others pass unchanged",
         ),
         Entry(
             "Decoupled RoPE (MLA)",
@@ -388,7 +440,7 @@ def _rotary() -> tuple[Entry, ...]:
 
 
 def _schedules() -> tuple[Entry, ...]:
-    same = "RoPE's"
+    same = "6 n D, as plain RoPE"
     longrope = partial(rotary.longrope, short_factors=[1.0] * 4, long_factors=[2.0] * 4, length=128)
     return (
         Entry(
@@ -397,7 +449,7 @@ def _schedules() -> tuple[Entry, ...]:
             rotary.linear_interpolation,
             "0",
             same,
-            "the global layers of Gemma 3",
+            "the global layers of Gemma 3 from 4B on",
             ("rope_linear",),
         ),
         Entry(
@@ -490,7 +542,7 @@ def _schedules() -> tuple[Entry, ...]:
 
 
 def _axes() -> tuple[Entry, ...]:
-    series, same = frequencies.inverse_frequencies(8), "RoPE's"
+    series, same = frequencies.inverse_frequencies(8), "6 n D, as plain RoPE"
 
     def axes(matrix: torch.Tensor, layout: str = "half") -> PositionScheme:
         return _at(transform=rotary.AxialRoPE(matrix, layout=layout).transform)
@@ -849,7 +901,7 @@ def _long_context() -> tuple[Entry, ...]:
             ),
             attention.lambda_mask,
             "0",
-            "less than plain attention: w + g keys a query",
+            "less than plain attention: n (w + g) D in place of n² D",
         ),
         Entry(
             "StreamingLLM's positions", "position, in the cache", attention.evict, "0", "6 D for each key that is moved"
@@ -859,7 +911,7 @@ def _long_context() -> tuple[Entry, ...]:
             _at(mask=partial(attention.window, size=4)),
             attention.window,
             "0",
-            "less than plain attention: w keys a query",
+            "less than plain attention: n w D in place of n² D",
             "Gemma 3, gpt-oss, OLMo 3 and ModernBERT, in some layers",
         ),
         Entry(
@@ -891,7 +943,7 @@ def _linear() -> tuple[Entry, ...]:
             place,
             attention.linear_attention,
             "0",
-            "O(n d) a head, in place of O(n²)",
+            "O(n d²) a head, in place of O(n² d)",
         ),
         Entry(
             "Linear Transformer", place, attention.causal_linear_attention, "0", "O(n d²) a head, in place of O(n² d)"
@@ -938,7 +990,7 @@ def _layers() -> tuple[Entry, ...]:
             place,
             layers.gemma3,
             "0",
-            "RoPE's; w keys a query in five of six layers",
+            "6 n D; w keys a query in place of n in five of six layers",
             "Gemma 3",
             ("rope_gemma3_local_global",),
         ),
@@ -947,7 +999,7 @@ def _layers() -> tuple[Entry, ...]:
             place,
             layers.llama4,
             "0",
-            "RoPE's; one chunk a query in three of four layers",
+            "6 n D, and a query sees its chunk in place of n keys, in three of four layers",
             "Llama 4",
             ("nope_layer_pattern",),
         ),
@@ -956,7 +1008,7 @@ def _layers() -> tuple[Entry, ...]:
             place,
             layers.smollm3,
             "0",
-            "RoPE's in three of four layers",
+            "6 n D in three of four layers",
             "SmolLM3",
             ("nope_layer_pattern",),
         ),
@@ -965,18 +1017,23 @@ def _layers() -> tuple[Entry, ...]:
             place,
             layers.cohere2,
             "0",
-            "RoPE's and w keys a query in three of four layers",
+            "6 n D, and w keys a query in place of n, in three of four layers",
             "Command R7B, Command A",
         ),
         Entry(
-            "gpt-oss's layers", place, layers.gpt_oss, "0", "RoPE's; 128 keys a query in every other layer", "gpt-oss"
+            "gpt-oss's layers",
+            place,
+            layers.gpt_oss,
+            "0",
+            "6 n D; 128 keys a query in place of n in every other layer",
+            "gpt-oss",
         ),
         Entry(
             "ModernBERT's layers",
             place,
             layers.modernbert,
             "0",
-            "RoPE's; 129 keys a query in two of three layers",
+            "6 n D; 129 keys a query in place of n in two of three layers",
             "ModernBERT",
         ),
         Entry("DroPE", place, layers.drope, "0", "none; it needs a short recalibration"),

@@ -40,6 +40,25 @@ def test_generated_page_is_what_the_library_says(name):
     assert (ROOT / name).read_bytes() == tool("pages").PAGES[name](), "run `make refresh`"
 
 
+def test_zoo_leads_to_the_tests_and_sections_themselves():
+    page = text_of(ROOT / "book" / "zoo.md")
+    table = [line for line in page.splitlines() if line.startswith("| {ref}")]
+    links = [re.search(r"\[(\S+)\]\(\S+/blob/main/(\S+)#L(\d+)\)", line) for line in table]
+    assert all(links), "every encoding has a test"
+    for name, file, line in (link.groups() for link in links):
+        assert re.match(rf"(def )?{name.replace(chr(92), '')}\b", text_of(ROOT / file).splitlines()[int(line) - 1])
+    headings = {"T5 bias": "t5-a-number", "ALiBi": "alibi-nothing", "Transformer-XL": "transformer-xl-the-four"}
+    for name, anchor in headings.items():
+        [row] = [line for line in table if line.startswith(f"| {{ref}}`{name} <")]
+        assert f".ipynb#{anchor}" in row
+
+
+def test_other_names_are_those_of_encodings():
+    from posenc_lib.zoo import ALSO, encodings
+
+    assert set(ALSO) <= {entry.name for entry in encodings()}
+
+
 def test_repository_address_is_the_same_everywhere():
     tools = tool("address")
     address = tools.address()

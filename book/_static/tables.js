@@ -1,8 +1,27 @@
 // Tables in .posenc-table get a filter above them and a sorting button in each header. Without scripts they are complete.
+
+// Names are written with and without hyphens, and with a space before a number or none: "M-RoPE", "llama4".
+const plain = (text) =>
+  text.toLowerCase().replace(/[-\u2011]/g, "").replace(/’/g, "'").replace(/\s+(?=\d[\d.]*(?![\p{L}\d]))/gu, "");
+
+// Whether a text holds a word: letters anywhere in it, a name with a number only where a word of the text begins.
+const finder = (text) => {
+  const held = plain(text);
+  return (word) => {
+    const from = /\d/.test(word) ? new RegExp("(?<![\\p{L}\\d])" + word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "u") : null;
+    return from ? from.test(held) : held.includes(word);
+  };
+};
+
 for (const box of document.querySelectorAll(".posenc-table")) {
   const table = box.querySelector("table");
   const body = table.tBodies[0];
   const rows = [...body.rows];
+  const titles = [...table.tHead.rows[0].cells].map((header) => header.textContent.trim());
+  for (const row of rows) {
+    for (const [i, cell] of [...row.cells].entries()) if (i > 2 && cell.textContent.trim()) cell.dataset.label = titles[i];
+  }
+  const texts = new Map(rows.map((row) => [row, finder([...row.cells].map((cell) => cell.textContent).join(" | "))]));
 
   const label = document.createElement("label");
   const field = document.createElement("input");
@@ -13,11 +32,8 @@ for (const box of document.querySelectorAll(".posenc-table")) {
   bar.append(label, " ", count);
   box.prepend(bar);
   const filter = () => {
-    const words = field.value.toLowerCase().split(/\s+/);
-    for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
-    }
+    const words = plain(field.value).split(/\s+/).filter(Boolean);
+    for (const row of rows) row.hidden = !words.every((word) => texts.get(row)(word));
     count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
   };
   field.addEventListener("input", filter);

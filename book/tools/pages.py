@@ -23,7 +23,7 @@ from typing import Any
 
 import posenc_lib
 from posenc_lib.ledger import HOLDS, claims
-from posenc_lib.zoo import OPEN, Entry, encodings
+from posenc_lib.zoo import ALSO, OPEN, Entry, encodings
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -248,7 +248,9 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
     if closing:
         lines += [" · ".join(closing) + "\n"]
     code = inspect.getsource(value).rstrip()
-    return [*lines, ":::{dropdown} Source", f"`{source_file(value)}`", "```python", code, "```", ":::\n"]
+    # A link to what is inside opens the box.
+    label = f"({api_label(module_name, name)}-source)="
+    return [*lines, ":::{dropdown} Source", label, f"`{source_file(value)}`", "```python", code, "```", ":::\n"]
 
 
 def api_label(module_name: str, name: str) -> str:
@@ -265,27 +267,33 @@ def zoo() -> str:
     """The zoo: a table of all encodings, from the schemes and docstrings, then each with all that is known of it."""
     entries = encodings()
     page = [
+        "---\nhtml_theme.sidebar_secondary.remove: true  # the table needs the width\n---\n",
         MADE,
         "# The zoo of encodings\n",
         f"{len(entries)} encodings that `posenc_lib` has, and {len(OPEN)} whose equation we could not establish. "
         "*Where* is read off the objects: the places that the scheme fills, or in words what no scheme can hold. "
-        "A name leads to equation, parameters, cost and golden cases; *source* is the library's own code, *test* the "
-        "file that tests it. Symbols are those of "
+        "A name leads to the whole equation, parameters and golden cases; *source* is the library's own code, *test* "
+        "the first test that calls it, *chapter* the section that does. *Cost* is the work in one layer beside plain "
+        "attention's n² D, for n tokens, width D and H heads of d channels. *Used by* is empty where we know of no "
+        "published model. Symbols are those of "
         "[Notation and conventions](../notebooks/00_notation_and_conventions.ipynb).\n",
-        "A header sorts the table by its column; the field above it keeps the rows that hold every word typed.\n",
+        "A header sorts the table by its column; the field above it keeps the rows that hold every word typed, with or "
+        "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, or `open`.\n",
         '<div class="posenc-table">\n',
-        "| Encoding | Where | Equation | Source | Test | Chapter | Used by |",
-        "|---|---|---|---|---|---|---|",
+        "| Encoding | Where | Equation | Cost | Source | Test | Chapter | Used by |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     details: dict[str, list[str]] = {}
     for entry in entries:
         _, sections = parse(inspect.getdoc(entry.source) or "")
         place = where(entry)
-        chapter = chapter_link(sections["Chapter"][0].strip())
+        chapter = section_link(entry, sections["Chapter"][0].strip())
+        also = f" <small>{escape(ALSO[entry.name])}</small>" if entry.name in ALSO else ""
         cells = (
-            f"{{ref}}`{entry.name} <{zoo_label(entry.name)}>`",
+            f"{{ref}}`{entry.name} <{zoo_label(entry.name)}>`{also}",
             place,
             f"`{short(entry, sections)}`",
+            escape(entry.cost),
             source_link(entry),
             test_link(entry),
             chapter,
@@ -294,12 +302,10 @@ def zoo() -> str:
         page.append(f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in cells)} |")
         details.setdefault(place.split(",")[0], []).extend(zoo_entry(entry, sections, place, chapter))
     for name, (paper, missing) in OPEN.items():
-        page.append(f"| {name} | open | {escape(missing)} | {arxiv(paper)} | | | |")
+        badge = '<span class="posenc-badge" data-verdict="open">open</span>'
+        page.append(f"| {name} | {badge} | Not established: {escape(missing)} | | paper: {arxiv(paper)} | | | |")
     page += ["\n</div>\n", '<script src="../_static/tables.js"></script>\n']
-    page += [
-        "In *parameters* and *cost*: n tokens, width D, H heads of d channels, L trained positions. The cost is the "
-        "work in one layer beside plain attention's n² D. *Used by* is empty where we know of no published model.\n"
-    ]
+    page += ["In *parameters*: width D, H heads of d channels, L trained positions.\n"]
     for place, lines in details.items():
         page += [f"## {PLACES[place]}\n", *lines]
     page += [
@@ -342,9 +348,7 @@ def where(entry: Entry) -> str:
 
 def equation(entry: Entry, sections: dict[str, list[str]]) -> str:
     """The equation of an encoding as its docstring states it."""
-    if where(entry) == "nowhere":
-        return "e_mn = q_mᵀ k_n / √d: no term for position; only a causal mask tells order"
-    return inspect.cleandoc("\n".join(sections["Equation"]))
+    return entry.equation or inspect.cleandoc("\n".join(sections["Equation"]))
 
 
 def short(entry: Entry, sections: dict[str, list[str]]) -> str:
@@ -354,7 +358,7 @@ def short(entry: Entry, sections: dict[str, list[str]]) -> str:
     clauses = re.split(r"  +", re.split(rf"\s*\((?:{keys}|checked|read)\b", text)[0])
     line = clauses[0]
     for clause in clauses[1:]:
-        if len(line) + len(clause) > 80:
+        if len(line) + len(clause) > 170:
             break
         line += f" {clause}"
     return line.rstrip(",;:. ")
@@ -366,19 +370,57 @@ def zoo_label(name: str) -> str:
 
 
 def source_link(entry: Entry) -> str:
-    """The encoding's entry in the API reference."""
+    """The encoding's own code in the API reference."""
     name = entry.source.__name__
-    return f"{{ref}}`{name} <{api_label(home(entry.source), name)}>`"
+    return f"{{ref}}`{name} <{api_label(home(entry.source), name)}-source>`"
 
 
 def test_link(entry: Entry) -> str:
-    """The file in the repository that tests an encoding; it must name it."""
+    """The function that tests an encoding, in its file in the repository."""
     full_name = f"{home(entry.source)}.{entry.source.__name__}"
     file = TESTS[max((name for name in TESTS if f"{full_name}.".startswith(f"{name}.")), key=len)]
-    path = ROOT / file
-    if not re.search(rf"\b{entry.source.__name__}\b", path.read_text(encoding="utf-8")):
-        raise ValueError(f"{file} does not name {entry.source.__name__}, the source of {entry.name!r}")
-    return f"[{path.stem}]({repository()}/blob/main/{file})"
+    name, line = test_of(entry, (ROOT / file).read_text(encoding="utf-8"))
+    return f"[{escape(name)}]({repository()}/blob/main/{file}#L{line})"
+
+
+def test_of(entry: Entry, text: str) -> tuple[str, int]:
+    """The name and line of the first test that calls an encoding; else of its golden case; else of what makes it."""
+    called = re.compile(rf"\b{entry.source.__name__}\b")
+    named = [node for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.Assign, ast.AnnAssign))]
+    functions = [node for node in named if isinstance(node, ast.FunctionDef)]
+    golden = [node for node in functions if entry.golden and node.name.startswith(entry.golden)]
+    using = [node for node in named if called.search(ast.get_source_segment(text, node) or "")]
+    tests = [node for node in using if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    for node in (*tests, *golden, *using):
+        if isinstance(node, ast.FunctionDef):
+            return node.name, node.lineno
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        return ast.unparse(target), node.lineno
+    raise ValueError(f"no test names {entry.source.__name__}, the source of {entry.name!r}")
+
+
+def section_link(entry: Entry, chapter: str) -> str:
+    """The section of the encoding's chapter that is headed by its name, or else the first whose cells call it.
+
+    A chapter without such a section is one that does not treat the encoding yet.
+    """
+    for path in NOTEBOOKS.glob(f"{chapter}_*.ipynb"):
+        name = re.split(r"'s\b|[ ,]", entry.name)[0]
+        headings, calling = [""], []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                headings += re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+            elif re.search(rf"\b{entry.source.__name__}\b", text):
+                calling.append(headings[-1])
+        found = [heading for heading in headings if heading.startswith(f"{name}:")] + list(filter(None, calling))
+        return f"[{chapter}](../notebooks/{path.name}#{slug(found[0])})" if found else f"{chapter} (to come)"
+    return chapter_link(chapter)
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as myst-parser makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 def repository() -> str:

@@ -25,7 +25,7 @@ def hidden_states(name: str, x: Tensor | None, dim: int, positions_name: str, po
             f"{name} must be given, because this encoding depends on hidden states: attention(..., {name}=…)"
         )
     if _checks.floating_tensor(name, x, least_dims=3).dim() != 3 or x.shape[-1] != dim:
-        raise ValueError(f"{name} must have shape (B, T, {dim}), got {tuple(x.shape)}")
+        raise ValueError(f"{name} must have shape (B, T, D) with D = {dim}, got {tuple(x.shape)}")
     _checks.token_positions(positions_name, positions, batch=x.shape[0], length=x.shape[1])
     return x.to(_checks.at_least_float32(x.dtype))
 

@@ -187,7 +187,7 @@ def turn_heads(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> T
     """`Rotation` for tables (H, T, r/2) or (B, H, T, r/2), which differ from head to head."""
     heads, length, width = cos.shape[-3], cos.shape[-2], 2 * cos.shape[-1]
     if x.dim() != 4 or x.shape[1] != heads:
-        raise ValueError(f"{name} must be (B, H, T, d) with H = {heads} heads, got {tuple(x.shape)}")
+        raise ValueError(f"{name} must have {heads} heads, as (B, H, T, d); got {tuple(x.shape)}")
     if x.shape[3] < width:
         raise ValueError(f"{name} must have at least {width} channels, got {x.shape[3]}")
     if x.shape[2] != length or (cos.dim() == 4 and x.shape[0] != cos.shape[0]):
