@@ -63,7 +63,7 @@ API = (
     ("long_context", "Longer contexts", ("attention.long_context",)),
     ("linear", "Linear attention", ("attention.linear",)),
     ("schemes", "Schemes and layers", ("scheme", "layers")),
-    ("lab", "Laboratory", ("lab.tasks", "lab.model", "lab.train", "lab.runs")),
+    ("lab", "Laboratory", ("lab.tasks", "lab.model", "lab.train", "lab.runs", "lab.extending")),
     ("tools", "Tools", ()),  # whatever no other page has
 )
 # Where the encodings of a module (or one of them) are tested; the longest name that fits counts.

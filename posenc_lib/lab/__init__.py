@@ -3,6 +3,7 @@
 `python -m posenc_lib.lab three-back --out FILE` makes the runs that chapters read; `load("three_back")` reads them.
 """
 
+from posenc_lib.lab.extending import TUNING, longer, remedies
 from posenc_lib.lab.model import Block, TinyTransformer
 from posenc_lib.lab.runs import EXPERIMENTS, SCHEMES, Settings, examine, load, prepare, run, scrambled, sweep
 from posenc_lib.lab.tasks import IGNORE, Task, best_without_order, common_token, k_back
@@ -12,6 +13,7 @@ __all__ = [
     "EXPERIMENTS",
     "IGNORE",
     "SCHEMES",
+    "TUNING",
     "Block",
     "Settings",
     "Task",
@@ -22,7 +24,9 @@ __all__ = [
     "examine",
     "k_back",
     "load",
+    "longer",
     "prepare",
+    "remedies",
     "right_by_position",
     "run",
     "scrambled",

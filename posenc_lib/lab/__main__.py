@@ -11,7 +11,10 @@ from pathlib import Path
 
 import torch
 
-from posenc_lib.lab.runs import EXPERIMENTS, SCHEMES, sweep
+from posenc_lib.lab.extending import longer
+from posenc_lib.lab.runs import EXPERIMENTS, SCHEMES, run, sweep
+
+MAKERS = {"rope-longer": longer}  # the others are made by `run`
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -20,16 +23,20 @@ def main(arguments: list[str] | None = None) -> None:
         "python -m posenc_lib.lab", description=__doc__.splitlines()[0] if __doc__ else None
     )
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
-    parser.add_argument("--scheme", nargs="+", choices=list(SCHEMES), default=list(SCHEMES), metavar="NAME")
+    parser.add_argument("--scheme", nargs="+", choices=list(SCHEMES), metavar="NAME", help="rope-longer has one: rope")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], metavar="SEED")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file, made or added to")
     for field in fields(next(iter(EXPERIMENTS.values()))):
         if field.type == "int":
             parser.add_argument(f"--{field.name}", type=int, default=argparse.SUPPRESS, metavar="N")
+        elif field.type == "bool":
+            parser.add_argument(f"--{field.name}", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS)
     given = vars(parser.parse_args(arguments))
     experiment, names, seeds, out = (given.pop(key) for key in ("experiment", "scheme", "seeds", "out"))
+    names = names or (["rope"] if experiment in MAKERS else list(SCHEMES))
     torch.set_num_threads(1)  # sums in another order give other weights
-    stored = sweep(out, replace(EXPERIMENTS[experiment], **given), names, seeds, progress=True)
+    settings, make = replace(EXPERIMENTS[experiment], **given), MAKERS.get(experiment, run)
+    stored = sweep(out, settings, names, seeds, make=make, progress=True)
     print(f"{out}: {len(stored['runs'])} runs")
 
 

@@ -65,6 +65,7 @@ class Settings:
 EXPERIMENTS: dict[str, Settings] = {
     "three-back": Settings("three-back", lengths=(32, 36, 40, 48, 64, 80, 96, 128, 192, 256)),
     "common-token": Settings("common-token"),
+    "rope-longer": Settings("three-back", sequences=64, masked=True),
 }
 
 
@@ -112,6 +113,9 @@ SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
         bias=_redrawn(T5Bias(s.heads, bidirectional=not s.masked, num_buckets=16, max_distance=12, std=0.02), g),
     ),
     "rope": lambda s, g: scheme.rope(s.width // s.heads),
+    "rope-100": lambda s, g: scheme.rope(s.width // s.heads, base=100.0),
+    "rope-half": lambda s, g: scheme.rope(s.width // s.heads, rotary_dim=s.width // s.heads // 2),
+    "rope-half-100": lambda s, g: scheme.rope(s.width // s.heads, base=100.0, rotary_dim=s.width // s.heads // 2),
 }
 
 
@@ -160,7 +164,9 @@ def prepare(settings: Settings, name: str, seed: int, *, progress: bool = False)
     )
 
 
-def examine(model: TinyTransformer, settings: Settings, seed: int) -> dict[str, dict[str, list[int]]]:
+def examine(
+    model: TinyTransformer, settings: Settings, seed: int, *, scheme: PositionScheme | None = None
+) -> dict[str, dict[str, list[int]]]:
     """Test a model at all lengths, and count the right answers at each position.
 
     Equation: right_m and asked_m of `right_by_position`, for each length T
@@ -172,6 +178,7 @@ def examine(model: TinyTransformer, settings: Settings, seed: int) -> dict[str, 
         model: the model.
         settings: task, lengths and number of sequences.
         seed: of the sequences.
+        scheme: as in `right_by_position`.
 
     Raises:
         TypeError, ValueError: as `right_by_position`.
@@ -182,7 +189,7 @@ def examine(model: TinyTransformer, settings: Settings, seed: int) -> dict[str, 
     found: dict[str, dict[str, list[int]]] = {"right": {}, "asked": {}}
     for length in settings.lengths:
         right, asked = right_by_position(
-            model, TASKS[settings.task], length, sequences=settings.sequences, generator=generator
+            model, TASKS[settings.task], length, sequences=settings.sequences, generator=generator, scheme=scheme
         )
         found["right"][str(length)], found["asked"][str(length)] = right.tolist(), asked.tolist()
     return found
@@ -224,7 +231,13 @@ def versions() -> dict[str, str]:
 
 
 def sweep(
-    path: Path, settings: Settings, names: Iterable[str], seeds: Iterable[int], *, progress: bool = False
+    path: Path,
+    settings: Settings,
+    names: Iterable[str],
+    seeds: Iterable[int],
+    *,
+    make: Callable[..., dict[str, Any]] | None = None,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """All runs of some schemes and seeds, stored in a file after each of them; runs that the file has are kept.
 
@@ -236,6 +249,7 @@ def sweep(
         settings: of all runs in the file.
         names: schemes, in `SCHEMES`.
         seeds: seeds.
+        make: makes one run, as `longer` does; None is `run`.
         progress: as in `train`.
 
     Raises:
@@ -256,7 +270,7 @@ def sweep(
     done = {(r["scheme"], r["seed"]) for r in stored["runs"]}
     for name, seed in ((name, seed) for seed in seeds for name in names):
         if (name, seed) not in done:
-            stored["runs"].append(run(settings, name, seed, progress=progress))
+            stored["runs"].append((make or run)(settings, name, seed, progress=progress))
             stored["runs"].sort(key=lambda r: (r["scheme"], r["seed"]))
             _write(path, stored)
     return stored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,8 @@ from posenc_lib import lab, scheme
 from posenc_lib.attention import window
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes
 from posenc_lib.embedding import LearnedEmbedding
-from posenc_lib.lab import runs
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.lab import extending, runs
 from posenc_lib.lab.__main__ import main
 from posenc_lib.positions import arange
 from posenc_lib.scheme import NOPE, PositionScheme
@@ -347,6 +349,86 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "typo" in capsys.readouterr().err
 
 
+def test_the_command_takes_flags_and_knows_who_makes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, threads = tmp_path / "runs.json", torch.get_num_threads()
+    monkeypatch.setitem(extending.TUNING, "steps", 20)
+    sizes = ["--steps", "2", "--batch", "2", "--width", "8", "--sequences", "4"]
+    try:
+        main(["rope-longer", "--no-masked", "--seeds", "3", "--out", str(path), *sizes])
+    finally:
+        torch.set_num_threads(threads)
+    stored = json.loads(path.read_text())
+    assert stored["settings"]["masked"] is False
+    (made,) = stored["runs"]
+    assert made["scheme"] == "rope"
+    assert set(made["tuned"]) == set(extending.TUNED) < set(made["right"])
+
+
+def test_remedies_are_what_they_are_called() -> None:
+    """Each against the scores that its equation gives, for one query and one key."""
+    settings = replace(lab.EXPERIMENTS["rope-longer"], width=16, heads=2)  # d = 8, L = 32
+    found, omega = lab.remedies(settings), inverse_frequencies(8)
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=draw(5))
+    at, past = torch.tensor([100]), torch.tensor([60])
+
+    def score(each: PositionScheme) -> float:
+        turned_q, turned_k = each.transform(q, k, at, past)
+        return float((turned_q * turned_k).sum())
+
+    def by_hand(frequencies: torch.Tensor) -> float:
+        a, b = (torch.view_as_complex(x.reshape(4, 2)) for x in (q, k))
+        return float((a * b.conj() * torch.exp(1j * 40 * frequencies)).sum().real)
+
+    step = torch.where(32 * omega / (2 * math.pi) > 1, omega, omega / 4)
+    factor = 0.1 * math.log(4) + 1
+    ramp = ((32 * omega / (2 * math.pi) - 1) / 3).clamp(0, 1)
+    expected = {
+        "as trained": by_hand(omega),
+        "PI 4": by_hand(omega / 4),
+        "NTK 4": by_hand(omega * 4.0 ** (-torch.arange(4, dtype=torch.float64) / 3)),
+        "step 4": by_hand(step),
+        "ramp 4": factor**2 * by_hand(ramp * omega + (1 - ramp) * omega / 4),
+        "log n": by_hand(omega) * math.log(101) / math.log(32),
+    }
+    for name, value in expected.items():
+        assert score(found[name]) == pytest.approx(value, abs=1e-9), name
+    for name in ("window 16", "window 32", "window 64"):
+        assert score(found[name]) == pytest.approx(expected["as trained"], abs=1e-9)
+        size = int(name.split()[1])
+        assert found[name].mask(at, torch.tensor([101 - size, 100 - size])).tolist() == [[True, False]]
+    assert list(found) == [each.name for each in found.values()]
+    with pytest.raises(ValueError, match="name must be one of 'rope'; got 'nope'"):
+        lab.longer(settings, "nope", 0)
+
+
+def test_a_longer_run_asks_all_remedies_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(extending.TUNING, "steps", 20)
+    settings = replace(TINY, masked=True, lengths=(8, 16), steps=30, batch=16, lr=0.02)
+    made = lab.longer(settings, "rope", 3)
+    plain = lab.run(settings, "rope", 3)
+    for length in ("8", "16"):
+        assert made["asked"][length] == sum(plain["asked"][length])
+        assert made["right"]["as trained"][length] == sum(plain["right"][length])
+        assert made["right"]["window 16"][length] == made["right"]["as trained"][length]  # hides nothing below 16
+    assert made["loss"] == plain["loss"]
+    assert made == lab.longer(settings, "rope", 3)
+
+
+@pytest.mark.parametrize(("name", "width"), [("rope_longer", 32), ("rope_longer_wide", 64)])
+def test_stored_longer_runs_are_whole(name: str, width: int) -> None:
+    stored = lab.load(name)
+    settings = stored["settings"]
+    assert settings == replace(lab.EXPERIMENTS["rope-longer"], width=width)
+    assert [r["seed"] for r in stored["runs"]] == list(range(5))
+    for r in stored["runs"]:
+        assert r["tuning"] == extending.TUNING
+        assert r["asked"] == {str(T): settings.sequences * (T - 3) for T in settings.lengths}
+        assert list(r["right"]) == list(lab.remedies(settings))
+        assert list(r["tuned"]) == list(extending.TUNED)
+        for right in (*r["right"].values(), *(each["right"] for each in r["tuned"].values())):
+            assert all(0 <= right[T] <= r["asked"][T] for T in r["asked"])
+
+
 @pytest.mark.parametrize(
     ("name", "experiment", "changed", "schemes"),
     [
@@ -366,6 +448,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             {"lengths": (32, 64, 128, 256), "width": 64, "masked": True},
             {"rope", "bias", "sinusoid"},
         ),
+        ("three_back_causal_100", "three-back", {"masked": True, "sequences": 64}, {"rope-100"}),
+        (
+            "three_back_wide_causal_half",
+            "three-back",
+            {"masked": True, "sequences": 64, "width": 64},
+            {"rope-half", "rope-half-100"},
+        ),
+        ("three_back_two_heads", "three-back", {"masked": True, "sequences": 64, "width": 64, "heads": 2}, {"rope"}),
     ],
 )
 def test_stored_runs_are_whole(name: str, experiment: str, changed: dict[str, Any], schemes: set[str]) -> None:
@@ -421,7 +511,7 @@ BAD = {
     "task": (lambda: lab.Settings("two-back"), ValueError, "task must be one of 'three-back', 'common-token'"),
     "run": (lambda: lab.run(TINY, "typo", 0), ValueError, "name must be one of 'nope', 'sinusoid'"),
     "sweep": (lambda: lab.sweep(Path("never"), TINY, ["typo"], [0]), ValueError, "names must be one of 'nope'"),
-    "load": (lambda: lab.load("typo"), ValueError, "name must be one of 'common_token', 'three_back'.*; got 'typo'"),
+    "load": (lambda: lab.load("typo"), ValueError, "name must be one of 'common_token', 'rope_longer'.*; got 'typo'"),
     "dim": (lambda: lab.scrambled(arange(3), 0), ValueError, "dim must be at least 1, got 0"),
 }
 
