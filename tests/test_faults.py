@@ -107,8 +107,8 @@ FAULTS = {
     ),
     "bias before the scale": Fault(
         "attention/softmax.py",
-        "_checked_bias(scheme.bias(q_positions, k_positions, **hidden), scores)",
-        "_checked_bias(scheme.bias(q_positions, k_positions, **hidden), scores) * q.shape[-1] ** -0.5",
+        "**hidden), scores.shape)",
+        "**hidden), scores.shape) * q.shape[-1] ** -0.5",
         CONVENTIONS,
     ),
 }
