@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -254,3 +255,15 @@ def at_least_float32(*dtypes: torch.dtype) -> torch.dtype:
     for dtype in dtypes:
         widest = torch.promote_types(widest, dtype)
     return widest
+
+
+def float64_on(device: torch.device) -> torch.dtype:
+    """The dtype of angles: float64, and float32 on Apple's mps, which has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context whose products keep their dtype: in autocast's 16 bits neighbouring positions are one number."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -486,7 +486,7 @@ class SineSPE(_StochasticPositions):
         """P_c of the distance m − n, given n − m (key − query) of any shape S: (H, d, *S)."""
         r = _checks.position_tensor("relative_positions", relative_positions)[..., None]  # (*S, 1)
         f, theta, power = (x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in _waves(self))
-        wide = torch.float32 if r.device.type == "mps" else torch.float64
+        wide = _checks.float64_on(r.device)
         angle = theta - 2 * math.pi * f.to(wide) * r.to(wide)
         return (power * angle.cos().to(power.dtype)).sum(-1).to(self.gains.dtype)
 
@@ -599,7 +599,7 @@ def _waves(spe: SineSPE) -> tuple[Tensor, Tensor, Tensor]:
 
 def _column(positions: Tensor) -> Tensor:
     """Positions as (T, 1) or (B, 1, 1, T, 1): beside heads, channels and waves, in float64 where the device has it."""
-    wide = positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
+    wide = positions.to(_checks.float64_on(positions.device))
     return wide[:, None] if wide.dim() == 1 else wide[:, None, None, :, None]
 
 

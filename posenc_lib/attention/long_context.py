@@ -230,7 +230,7 @@ def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Bra
     """
     _checks.called("branches", branches)
     relative(q_positions, k_positions)  # checks both
-    wide = torch.float32 if q_positions.device.type == "mps" else torch.float64  # Apple's mps has no float64
+    wide = _checks.float64_on(q_positions.device)
     seen = torch.zeros((), dtype=wide, device=q_positions.device)
     for part in branches(q_positions, k_positions):
         r = relative(part.q_positions, part.k_positions).to(wide) / part.divisor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -67,17 +66,10 @@ def dense(widths: Sequence[int], generator: torch.Generator | None) -> nn.Parame
     return parameters
 
 
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A context whose products keep their dtype: in autocast's 16 bits neighbouring distances are one number."""
-    if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
-
-
 def run_dense(parameters: nn.ParameterList, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
     """The network with these layers, in the dtype of x: (..., inputs) → (..., outputs)."""
     layers = [parameter.to(x.dtype) for parameter in parameters]
-    with without_autocast(x.device):
+    with _checks.without_autocast(x.device):
         for i in range(0, len(layers), 2):
             x = torch.nn.functional.linear(activation(x) if i else x, layers[i], layers[i + 1])
     return x

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.bias._pairs import coordinates, dense, heads_first, pairs, run_dense, sizes, without_autocast
+from posenc_lib.bias._pairs import coordinates, dense, heads_first, pairs, run_dense, sizes
 from posenc_lib.positions import relative
 
 
@@ -57,7 +57,7 @@ class DynamicPositionBias(nn.Module):
             coordinates("q_positions", q_positions, self.axes), coordinates("k_positions", k_positions, self.axes)
         )
         layers = [(w.to(compute), c.to(compute)) for w, c in zip(self.weights, self.biases, strict=True)]
-        with without_autocast(m.device):
+        with _checks.without_autocast(m.device):
             x = torch.nn.functional.linear((m - n).to(compute), *layers[0])
             for scale, shift, layer in zip(self.norm_weights, self.norm_biases, layers[1:], strict=True):
                 x = torch.nn.functional.layer_norm(x, x.shape[-1:], scale.to(compute), shift.to(compute))
@@ -184,6 +184,6 @@ class LogCoordinateBias(nn.Module):
         compute = _checks.at_least_float32(dtype)
         m, n = pairs(coordinates("q_positions", q_positions, axes), coordinates("k_positions", k_positions, axes))
         x = log_coordinates((m - n).to(compute), self.window)  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
-        with without_autocast(x.device):
+        with _checks.without_autocast(x.device):
             hidden = (x @ self.weight1.to(compute).mT + self.bias1.to(compute)).relu()
             return heads_first(16 * (hidden @ self.weight2.to(compute).mT).sigmoid()).to(dtype)

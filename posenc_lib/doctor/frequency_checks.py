@@ -20,7 +20,7 @@ def check_frequencies(
     fitted = fit(frequencies, width)
     falling = np.sort(frequencies)[::-1]
     disordered = fitted.fault == "" and np.abs(frequencies - falling).max() > 1e-6 * falling[0]
-    if disordered and (ordered := fit(falling, width)).name == "none":
+    if disordered and (ordered := fit(falling, width)).name != "free":
         report.facts["base"] = ordered.base
         report.wrong(
             "pair-order",

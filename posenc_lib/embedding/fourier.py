@@ -194,7 +194,7 @@ class LearnableFourier(nn.Module):
         half, axes = self.frequencies.shape
         compute = _checks.at_least_float32(self.frequencies.dtype)
         positions = _coordinates(positions, axes)
-        wide = torch.float32 if positions.device.type == "mps" else torch.float64  # Apple's mps has no float64
+        wide = _checks.float64_on(positions.device)
         angles = positions.to(wide) @ self.frequencies.to(wide).mT  # (..., T, F/2)
         features = torch.cat((angles.cos(), angles.sin()), -1).to(compute) * (2 * half) ** -0.5
         w1, c1, w2, c2 = (p.to(compute) for p in (self.weight1, self.bias1, self.weight2, self.bias2))

@@ -11,7 +11,7 @@ import torch
 from posenc_lib import _checks
 from posenc_lib.attention import log_length_temperature, tempered, window
 from posenc_lib.frequencies import inverse_frequencies
-from posenc_lib.lab.runs import TASKS, Settings, examine, prepare
+from posenc_lib.lab.runs import TASKS, Settings, _last_loss, examine, prepare
 from posenc_lib.lab.train import train
 from posenc_lib.rotary import RoPE
 from posenc_lib.rotary.scaling import Schedule, linear_interpolation, ntk_aware, ntk_by_parts, yarn
@@ -106,11 +106,11 @@ def longer(settings: Settings, name: str, seed: int, *, progress: bool = False) 
         copy.scheme = others[remedy]
         generator = torch.Generator().manual_seed(2_000_000 + seed)
         _, after = train(copy, TASKS[settings.task], **TUNING, generator=generator, progress=progress)
-        tuned[remedy] = {"loss": round(sum(after[-20:]) / 20, 6), "right": totals(copy, others[remedy])[0]}
+        tuned[remedy] = {"loss": _last_loss(after), "right": totals(copy, others[remedy])[0]}
     return {
         "scheme": name,
         "seed": seed,
-        "loss": round(sum(losses[-20:]) / len(losses[-20:]), 6),
+        "loss": _last_loss(losses),
         "asked": totals(model, model.scheme)[1],
         "right": right,
         "tuning": TUNING,

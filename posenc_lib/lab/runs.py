@@ -195,6 +195,12 @@ def examine(
     return found
 
 
+def _last_loss(losses: list[float]) -> float:
+    """The mean loss of the last 20 steps, as it is stored."""
+    last = losses[-20:]
+    return round(sum(last) / len(last), 6)
+
+
 def run(settings: Settings, name: str, seed: int, *, progress: bool = False) -> dict[str, Any]:
     """One run, ready to be stored: its loss over the last steps, and what `examine` finds.
 
@@ -210,11 +216,10 @@ def run(settings: Settings, name: str, seed: int, *, progress: bool = False) -> 
     Chapter: 06
     """
     model, losses = prepare(settings, name, seed, progress=progress)
-    last = losses[-20:]
     return {
         "scheme": name,
         "seed": seed,
-        "loss": round(sum(last) / len(last), 6),
+        "loss": _last_loss(losses),
         **examine(model, settings, seed),
     }
 
@@ -236,7 +241,7 @@ def sweep(
     names: Iterable[str],
     seeds: Iterable[int],
     *,
-    make: Callable[..., dict[str, Any]] | None = None,
+    make: Callable[..., dict[str, Any]] = run,
     progress: bool = False,
 ) -> dict[str, Any]:
     """All runs of some schemes and seeds, stored in a file after each of them; runs that the file has are kept.
@@ -249,7 +254,7 @@ def sweep(
         settings: of all runs in the file.
         names: schemes, in `SCHEMES`.
         seeds: seeds.
-        make: makes one run, as `longer` does; None is `run`.
+        make: makes one run, as `run` and `longer` do.
         progress: as in `train`.
 
     Raises:
@@ -270,7 +275,7 @@ def sweep(
     done = {(r["scheme"], r["seed"]) for r in stored["runs"]}
     for name, seed in ((name, seed) for seed in seeds for name in names):
         if (name, seed) not in done:
-            stored["runs"].append((make or run)(settings, name, seed, progress=progress))
+            stored["runs"].append(make(settings, name, seed, progress=progress))
             stored["runs"].sort(key=lambda r: (r["scheme"], r["seed"]))
             _write(path, stored)
     return stored

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -393,8 +392,7 @@ class RePo(nn.Module):
         compute = _checks.at_least_float32(x.dtype, self.gate.weight.dtype)
         x = x.to(compute)
         gate, content, heads = (layer.weight.to(compute) for layer in (self.gate, self.content, self.heads))
-        # Autocast would make products of 16 bits, which can't tell large positions apart. On meta there is none.
-        with nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False):
+        with _checks.without_autocast(x.device):
             return ((nn.functional.silu(x @ gate.mT) * (x @ content.mT)) @ heads.mT).mT
 
     def transform(
