@@ -296,24 +296,21 @@ def test_every_scheme_runs(name: str) -> None:
     assert found["loss"] > 0
 
 
-def test_a_sweep_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_that_is_stopped_goes_on(tmp_path: Path) -> None:
     made: list[tuple[str, int]] = []
-    real = runs.run
 
     def stopped_at_the_third(settings: lab.Settings, name: str, seed: int, *, progress: bool) -> dict:
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append((name, seed))
-        return real(settings, name, seed)
+        return lab.run(settings, name, seed)
 
     path, names, seeds = tmp_path / "runs.json", ["nope", "sinusoid"], [0, 1]
-    monkeypatch.setattr(runs, "run", stopped_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        lab.sweep(path, TINY, names, seeds)
+        lab.sweep(path, TINY, names, seeds, make=stopped_at_the_third)
     half = json.loads(path.read_text())["runs"]
     assert [(r["scheme"], r["seed"]) for r in half] == [("nope", 0), ("sinusoid", 0)]
-    monkeypatch.setattr(runs, "run", lambda s, n, i, progress: made.append((n, i)) or real(s, n, i))
-    whole = lab.sweep(path, TINY, names, seeds)
+    whole = lab.sweep(path, TINY, names, seeds, make=lambda s, n, i, progress: made.append((n, i)) or lab.run(s, n, i))
     assert made == [("nope", 0), ("sinusoid", 0), ("nope", 1), ("sinusoid", 1)]
     assert json.loads(path.read_text()) == whole
     assert [r for r in whole["runs"] if r["seed"] == 0] == half
