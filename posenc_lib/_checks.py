@@ -27,6 +27,14 @@ def readable(tensor: Tensor) -> bool:
     )
 
 
+def transforming() -> bool:
+    """Whether vmap, another function transform or forward-mode differentiation is at work.
+
+    They look into each operation, and have no rule for a result that is written into given memory.
+    """
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
 def whole_number(name: str, value: Any, *, least: int) -> int:
     """`value` if it is an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):

@@ -55,6 +55,14 @@ def rounds_to(actual: Tensor, exact: Tensor, error: Tensor | float = 0.0) -> boo
     return bool(((low <= actual) & (actual <= high)).all())
 
 
+def same_but_for_rounding(actual: Tensor, expected: Tensor) -> bool:
+    """Whether two orders of the same few operations explain the difference: kernels for other strides may differ so."""
+    if not expected.dtype.is_floating_point:
+        return torch.equal(actual, expected)
+    step = 4 * torch.finfo(expected.dtype).eps
+    return torch.allclose(actual, expected, rtol=step, atol=step * float(expected.abs().nan_to_num(0, 0).max()))
+
+
 def tolerance(x: Tensor) -> float:
     """How far two ways to the same attention may be apart in float64, by rounding alone.
 
@@ -208,9 +216,13 @@ def item(x: Tensor, index: Any) -> Tensor:
     return x
 
 
+# What Python's binding refuses for a device that PyTorch was built without, as the operation under it.
+OPERATIONS = {Tensor.__getitem__: item, Tensor.__invert__: torch.bitwise_not, Tensor.copy_: torch.ops.aten.copy_}
+
+
 class _WithoutGuards(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        func = {Tensor.__getitem__: item, Tensor.__invert__: torch.bitwise_not}.get(func, func)
+        func = OPERATIONS.get(func, func)
         return func(*args, **(kwargs or {}))
 
 
@@ -255,5 +267,6 @@ def compilations(function: Callable[..., Any], inputs: Iterable[tuple[Any, ...]]
     compiled = torch.compile(function, fullgraph=True, backend=counter)
     for args in inputs:
         for actual, expected in zip(tensors(compiled(*args)), tensors(function(*args)), strict=True):
-            assert torch.equal(actual, expected), "compiled and eager mode differ"
+            assert actual.dtype == expected.dtype
+            assert same_but_for_rounding(actual, expected), "compiled and eager mode differ"
     return counter.frame_count

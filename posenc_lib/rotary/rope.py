@@ -16,6 +16,7 @@ from posenc_lib import _checks
 from posenc_lib.frequencies import cos_sin
 
 LAYOUTS = ("interleaved", "half")
+BLOCK = 2**20  # numbers that are converted at once where x is narrower than the tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,8 @@ class Rotation:
     Shapes: x (..., T, d) → (..., T, d); with batched positions x is (B, H, T, d)
 
     The first r channels are rotated, r = 2 × the number of frequencies; the others pass through bit by bit.
-    `rotation.inverse()` undoes it, `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
+    `rotation(x, out=y)` writes into y, `rotation(x, out=x)` in place; neither has a gradient. `rotation.inverse()`
+    undoes it, `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
 
     Args:
         cos: (T, r/2), or (B, T, r/2) for positions of a batch, already multiplied by `scale`.
@@ -36,7 +38,8 @@ class Rotation:
 
     Raises:
         TypeError, ValueError: tables of different shape, an unknown layout, a scale that is not above 0. When called: x
-            is not floating-point, has fewer than r channels, or has another length or batch than the positions.
+            is not floating-point, has fewer than r channels, or has another length or batch than the positions; `out`
+            is not like x, or would need a gradient.
 
     Source: su2021
     Chapter: 10
@@ -58,16 +61,12 @@ class Rotation:
                 f"got {tuple(self.cos.shape)} and {tuple(self.sin.shape)}"
             )
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         check_tokens(x, self.cos)
         cos, sin = self.cos, self.sin  # (T, r/2) or (B, T, r/2)
         if cos.dim() == 3:
             cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, r/2): one table for all heads
-        width = 2 * cos.shape[-1]
-        compute = _checks.at_least_float32(x.dtype, cos.dtype)
-        a, b = split_pairs(x[..., :width].to(compute), self.layout)  # two of (..., T, r/2)
-        rotated = join_pairs(a * cos - b * sin, a * sin + b * cos, self.layout).to(x.dtype)
-        return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
+        return turn(x, cos, sin, self.layout, out=out)
 
     def inverse(self) -> Rotation:
         """The rotation by −m, which undoes this one (its scale included)."""
@@ -193,9 +192,89 @@ def turn_heads(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> T
     if x.shape[2] != length or (cos.dim() == 4 and x.shape[0] != cos.shape[0]):
         wanted = (*cos.shape[:-3], length)
         raise ValueError(f"{name} must have one token for each position {wanted}, got shape {tuple(x.shape)}")
-    a, b = split_pairs(x[..., :width].to(cos.dtype), layout)
-    turned = join_pairs(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
-    return torch.cat((turned, x[..., width:]), -1) if x.shape[-1] > width else turned
+    return turn(x, cos, sin, layout)
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """The rotation of every pair, as the equation has it: x (..., T, d) and tables (..., T, r/2) → (..., T, d)."""
+    width = 2 * cos.shape[-1]
+    a, b = split_pairs(x[..., :width].to(cos.dtype), layout)  # two of (..., T, r/2)
+    rotated = join_pairs(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
+    return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None = None) -> Tensor:
+    """`rotate_pairs`, written straight into the result; tables broadcast to x's leading axes."""
+    compute = _checks.at_least_float32(x.dtype, cos.dtype)
+    cos, sin = cos.to(compute), sin.to(compute)
+    given = out is not None
+    wants_gradient = torch.is_grad_enabled() and (x.requires_grad or cos.requires_grad or sin.requires_grad)
+    if out is None:
+        if torch.compiler.is_compiling() or _checks.transforming():
+            # The compiler fuses the equation into one pass over memory; op by op, each of its terms is a pass.
+            return rotate_pairs(x, cos, sin, layout)
+        if wants_gradient:
+            return _Turn.apply(x, cos, sin, layout)
+        out = torch.empty_like(x)
+    elif not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (x.shape, x.dtype, x.device):
+        got = f"{tuple(out.shape)} in {out.dtype} on {out.device}" if isinstance(out, Tensor) else repr(out)
+        raise ValueError(f"out must be like x, {tuple(x.shape)} in {x.dtype} on {x.device}; got {got}")
+    elif wants_gradient or out.requires_grad:
+        raise ValueError("out must be None where a gradient is wanted: what is written over has none; got a tensor")
+    _write_rotated(out, x, cos, sin, layout, in_place=given and out.is_set_to(x))
+    return out
+
+
+class _Turn(torch.autograd.Function):
+    """`turn` and its gradient: the same with −α, which needs the tables but not x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+        ctx.layout = layout
+        ctx.save_for_backward(x if cos.requires_grad or sin.requires_grad else None, cos, sin)
+        return turn(x, cos, sin, layout)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, cos, sin = ctx.saved_tensors
+        grad_cos = grad_sin = None
+        if x is not None:
+            width = 2 * cos.shape[-1]
+            (a, b), (c, d) = (split_pairs(y[..., :width].to(cos.dtype), ctx.layout) for y in (x, grad))
+            grad_cos = (a * c + b * d).sum_to_size(cos.shape)
+            grad_sin = (a * d - b * c).sum_to_size(sin.shape)
+        return turn(grad, cos, -sin, ctx.layout), grad_cos, grad_sin, None
+
+
+def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, in_place: bool) -> None:
+    """x rotated into `out`, which is x if `in_place`, by as few passes over memory as PyTorch has for it."""
+    width = 2 * cos.shape[-1]
+    if x.shape[-1] > width:
+        out[..., width:].copy_(x[..., width:])
+        out, x = out[..., :width], x[..., :width]
+    if x.dtype != cos.dtype and x.numel() > BLOCK and x.dim() > 2:  # what is converted should not leave the cache
+        for i in range(len(x)):
+            own = (t[i % len(t)] if t.dim() == x.dim() else t for t in (cos, sin))
+            _write_rotated(out[i], x[i], *own, layout, in_place=in_place)
+        return
+    source = x.to(cos.dtype)
+    target = out if out.dtype == cos.dtype else source
+    if layout == "interleaved" and _complex_in_place(source) and _complex_in_place(target):
+        turns = torch.complex(cos, sin)  # e^{iα}
+        torch.mul(source.view(turns.dtype), turns, out=target.view(turns.dtype))  # one pass: e^{iα} (a + ib)
+    else:
+        (a, b), (first, second) = split_pairs(source, layout), split_pairs(target, layout)
+        a = a.clone() if in_place or target is source else a  # still wanted when `first` is written
+        torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
+        torch.mul(b, cos, out=second).addcmul_(a, sin)
+    if target is not out:
+        out.copy_(target)
+
+
+def _complex_in_place(x: Tensor) -> bool:
+    """Whether neighbouring channels lie in memory as complex numbers do: even steps and offset."""
+    *steps, last = x.stride()
+    return last == 1 and not (x.storage_offset() % 2 or any(step % 2 for step in steps))
 
 
 def convert_layout(x: Tensor, *, source: str, target: str, rotary_dim: int | None = None) -> Tensor:

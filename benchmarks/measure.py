@@ -1,0 +1,119 @@
+"""Interleaved timing and peak memory: what is compared runs in turn, in one process, on the same tensors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "rotary-embedding-torch", "torchtune")
+
+Case = Callable[[], Any]
+
+
+def interleaved(
+    cases: Mapping[str, Case], *, seconds: float, device: torch.device, least: int = 5, most: int = 101
+) -> dict[str, dict[str, Any]]:
+    """Median time of each case and its ratio to the first one, from rounds A B C A B C …
+
+    On one thread of a CPU the time is that of the processor, which other programs can't lengthen by taking their turn;
+    on more threads, and on a GPU, it is that of the clock. The ratio is taken within each round: median and quartiles.
+    """
+    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    for case in cases.values():  # what is compiled or allocated once
+        case()
+        case()
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    end = time.perf_counter() + seconds
+    for done in range(most):
+        if done >= least and time.perf_counter() > end:
+            break
+        for name, case in cases.items():
+            _wait_for(device)
+            start = clock()
+            result = case()
+            _wait_for(device)
+            taken[name].append(clock() - start)
+            del result  # freed outside the measured time of every case alike
+    reference = taken[next(iter(cases))]
+    return {name: _summary(times, reference) for name, times in taken.items()}
+
+
+def _summary(times: list[float], reference: list[float]) -> dict[str, Any]:
+    low, middle, high = statistics.quantiles([t / r for t, r in zip(times, reference, strict=True)], n=4)
+    return {
+        "milliseconds": round(statistics.median(times) * 1e3, 4),
+        "ratio": round(middle, 3),
+        "quartiles": [round(low, 3), round(high, 3)],
+        "rounds": len(times),
+    }
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(case: Case, device: torch.device) -> int:
+    """Most bytes that PyTorch held at once during a call, beyond those held before it; results included."""
+    case()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        case()
+        return torch.cuda.max_memory_allocated(device) - before
+    with torch.profiler.profile(profile_memory=True) as profile:
+        result = case()
+    del result
+    held = most = 0
+    events = (event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def versions() -> dict[str, str]:
+    """The installed packages, and "absent" for a peer that is not."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """The processor and its memory, in words that name no host."""
+    words: dict[str, Any] = {
+        "processor": _line("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if device.type == "cuda":
+        words["device"] = torch.cuda.get_device_name(device)
+    return words
+
+
+def _line(path: str, key: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+    except OSError:
+        return ""
+
+
+def commit() -> str:
+    """The commit that was measured, marked where the working tree differs from it."""
+    try:
+        return subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,0 +1,111 @@
+"""Rotary embedding as the peers have it: each a function of q and k, its tables made before, as in a model's layers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+Rotate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+LLAMA = "transformers, Llama"
+
+Peers = Iterator[tuple[str, str, Rotate]]
+
+
+def rotations(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+    """(name, layout, function of q and k) of each installed peer, for q and k (B, H, T, d) at positions 0 … T − 1."""
+    for peer in (_transformers, _x_transformers, _rotary_embedding_torch, _torchtune):
+        yield from peer(shape, dtype, device)
+
+
+def _transformers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+    if importlib.util.find_spec("transformers") is None:
+        return
+    from transformers import CohereConfig, LlamaConfig
+    from transformers.models.cohere import modeling_cohere
+    from transformers.models.gptj import modeling_gptj
+    from transformers.models.llama import modeling_llama
+
+    heads, length, dim = shape[1:]
+    sizes = {"hidden_size": heads * dim, "num_attention_heads": heads, "max_position_embeddings": length}
+    kinds = {
+        "half": (LlamaConfig, modeling_llama, "LlamaRotaryEmbedding", LLAMA),
+        "interleaved": (CohereConfig, modeling_cohere, "CohereRotaryEmbedding", "transformers, Cohere"),
+    }
+    at = torch.arange(length, device=device)[None]
+    like = torch.empty(1, dtype=dtype, device=device)
+    for layout, (config, module, embedding, name) in kinds.items():
+        tables = getattr(module, embedding)(config(**sizes, rope_parameters=ROPE)).to(device)
+        cos, sin = tables(like, at)
+        yield name, layout, lambda q, k, m=module, c=cos, s=sin: m.apply_rotary_pos_emb(q, k, c, s)
+    table = modeling_gptj.create_sinusoidal_positions(length, dim).to(device=device, dtype=dtype)[None]
+    sin, cos = table.chunk(2, -1)
+
+    yield (
+        "transformers, GPT-J",
+        "interleaved",
+        lambda q, k: tuple(
+            modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2) for x in (q, k)
+        ),
+    )
+
+
+def llama_layer(q: Tensor) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+    """Llama's module and function together, as a function of q, k and positions (B, T); None without transformers."""
+    if importlib.util.find_spec("transformers") is None:
+        return None
+    from transformers import LlamaConfig
+    from transformers.models.llama import modeling_llama
+
+    _, heads, _, dim = q.shape
+    config = LlamaConfig(hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE)
+    module = modeling_llama.LlamaRotaryEmbedding(config).to(q.device)
+    return lambda q, k, at: modeling_llama.apply_rotary_pos_emb(q, k, *module(q, at))
+
+
+def _x_transformers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+    if importlib.util.find_spec("x_transformers") is None:
+        return
+    from x_transformers import x_transformers
+
+    freqs, scale = x_transformers.RotaryEmbedding(shape[3]).to(device).forward_from_seq_len(shape[2])
+    rotate = x_transformers.apply_rotary_pos_emb
+    yield "x-transformers", "interleaved", lambda q, k: (rotate(q, freqs, scale), rotate(k, freqs, scale))
+
+
+def _rotary_embedding_torch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+    if importlib.util.find_spec("rotary_embedding_torch") is None:
+        return
+    from rotary_embedding_torch import RotaryEmbedding
+
+    rope = RotaryEmbedding(dim=shape[3]).to(device)
+    rope.rotate_queries_or_keys(torch.empty(1, 1, *shape[2:], device=device))  # else a 16-bit q fills its cache wrongly
+    rotate = rope.rotate_queries_or_keys
+    yield "rotary-embedding-torch", "interleaved", lambda q, k: (rotate(q), rotate(k))
+
+
+def _torchtune(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+    module = _module_alone("torchtune", "modules/position_embeddings.py")
+    if module is None:
+        return
+    rope = module.RotaryPositionalEmbeddings(shape[3], max_seq_len=shape[2]).to(device)
+    yield "torchtune", "interleaved", lambda q, k: tuple(rope(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
+
+
+def _module_alone(package: str, path: str) -> ModuleType | None:
+    """One file of a package whose import needs more packages than that file does."""
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        return None
+    spec = spec_from_file_location(f"{package}_alone", Path(found.submodule_search_locations[0]) / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
