@@ -278,9 +278,10 @@ BIASES: dict[str, Callable[..., Tensor]] = {
 
 @pytest.fixture(params=["chunks", "fft"])
 def toeplitz_form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each form at every length; chunks of 5 queries, so that short sequences have several."""
+    """Each form at every length, with so few queries or columns at a time that small tensors have several parts."""
     monkeypatch.setattr(linear, "FFT_COST", math.inf if request.param == "chunks" else 0)
     monkeypatch.setattr(linear, "CHUNK", 5)
+    monkeypatch.setattr(linear, "COLUMNS", 2)
     return str(request.param)
 
 
