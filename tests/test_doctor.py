@@ -388,8 +388,10 @@ def test_the_wrong_axis(dim: int, base: float) -> None:
 def test_positions_that_start_elsewhere(dim: int, base: float, layout: str, offset: int) -> None:
     function = peer(dim, base, layout=layout, read=lambda positions, x: positions + offset)
     expect("first-position", function, dim)
-    report = diagnose(function, dim, offset=offset)
-    assert report.ok, str(report)
+    far = peer(dim, base, layout=layout, read=lambda positions, x: positions + 40_000 * offset, dtype=torch.float64)
+    for right, first in ((function, offset), (far, 40_000 * offset)):
+        report = diagnose(right, dim, offset=first)
+        assert report.ok, str(report)
 
 
 @given(DIMS, BASES, SIDES)
@@ -413,6 +415,8 @@ def test_positions_that_are_misread(dim: int, base: float, layout: str, length: 
     expect("uneven", make(read=lambda p, x: p * p), dim)
     for read in (lambda p, x: p.to(torch.int16), lambda p, x: p.clamp(max=32_767)):  # off by whole turns of every pair
         expect("far-positions", make(read=read), dim)
+    scaled = diagnose(make(read=lambda p, x: torch.where(p < length, p, p / 8), dtype=torch.float64), dim)
+    assert "scaled beyond" in scaled.findings[0].cause, str(scaled)
     constant = diagnose(make(read=lambda p, x: p.clamp(max=length)), dim)
     assert constant.findings[0].cause == "Positions are clamped to a table's length."
     zero = diagnose(make(read=lambda p, x: p * (p < length)), dim)
@@ -449,6 +453,14 @@ def test_frequencies_out_of_order_or_in_other_units(dim: int, base: float, layou
     report = diagnose(make(frequencies=right * 180 / math.pi, dtype=torch.float64), dim)
     assert "converted to degrees" in report.findings[0].cause
     assert "turned twice" in diagnose(lambda x, p: make()(make()(x, p), p), dim).findings[0].cause
+
+
+@given(st.sampled_from([24, 64, 128]), BASES)
+def test_pairs_over_the_head_where_some_channels_turn(dim: int, base: float) -> None:
+    speeds = torch.cat((inverse_frequencies(dim // 2, base), torch.zeros(dim // 4)))
+    report = diagnose(peer(dim, base, frequencies=speeds), dim, rotary_dim=dim // 2, base=base)
+    assert report.codes == {"rotary-width"}, str(report)
+    assert f"(i, i + {dim // 4}) was expected" in report.findings[0].seen
 
 
 @given(st.sampled_from([24, 64, 128]), BASES, SIDES, st.integers(1, 11))
@@ -907,7 +919,14 @@ def test_query_and_key_that_do_not(dim: int, base: float, layout: str) -> None:
             assert report.findings[0].code == "query-and-key", str(report)
             assert words in report.findings[0].seen
             assert max(map(len, str(report).splitlines())) <= 80
-    assert diagnose(lambda q, k, p: (right(k, p), right(q, p)), dim).findings[0].code == "exchanged"
+    exchanged: list[Callable[..., Any]] = [
+        lambda q, k, p: (right(k, p), right(q, p)),
+        lambda q, k, at_q, at_k: (right(q, at_k), right(k, at_q)),
+        lambda q, k, at_q, at_k: (right(q, at_q), right(k, at_q)),
+    ]
+    for pair in exchanged:
+        assert diagnose(pair, dim).codes == {"exchanged"}
+    assert diagnose(lambda q, k, p: (right(q, p), k.copy_(right(k, p))), dim).codes == {"in-place"}
     rounded = peer(dim, base, layout=layout, read=lambda p, x: p.bfloat16())
     assert diagnose(both(right, rounded), dim).findings[0].seen.startswith("The key: ")
 

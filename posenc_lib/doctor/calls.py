@@ -215,9 +215,10 @@ def _explain_far(
     if report.codes & MISPLACED:
         return float(good)  # which these angles follow from
     if read_as is not None:
+        every = read_as[np.abs(read_as - positions) > 0.5]
         wrong = np.flatnonzero(np.abs(read_as - positions) > 0.5)[:3]
         text = f"Positions {listed(positions[wrong])}, … are turned as {listed(read_as[wrong].round(2) + 0.0)}, …"
-        report.wrong("far-positions", text, misplaced(read_as[wrong]), "argument")
+        report.wrong("far-positions", text, misplaced(every), "argument")
         return float(good)
     begin = _boundary(rotary, model, good, int(positions[0]))
     beyond, attributes = _far_frequencies(model, matrices, positions), Fit(("free",))
@@ -262,6 +263,8 @@ def _explain_far(
 
 def misplaced(read_as: Array) -> str:
     """Why positions far out are taken for others."""
+    if np.abs(read_as - read_as.round()).max() > 0.02:
+        return "Positions are scaled beyond some length."
     if len(read_as) > 1 and np.ptp(read_as) < 0.5:
         end = "clamped to a table's length" if read_as[0] > 0.5 else "taken for 0, or not turned, beyond a table's end"
         return f"Positions are {end}."

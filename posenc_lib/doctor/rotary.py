@@ -11,7 +11,17 @@ import torch
 
 from posenc_lib.doctor.calls import LOW, NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
 from posenc_lib.doctor.frequency_checks import check_frequencies, rising
-from posenc_lib.doctor.measure import Array, Model, RefusedError, Rotary, displacement, other_axis, rounded, speeds
+from posenc_lib.doctor.measure import (
+    Array,
+    Model,
+    RefusedError,
+    Rotary,
+    displacement,
+    other_axis,
+    rounded,
+    speeds,
+    wrap,
+)
 from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import Fit, same, unaliased
 
@@ -199,9 +209,10 @@ def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, 
         )
     expected = wanted.get("rotary_dim")
     if expected is not None and (turned != expected or spread):
+        meant = f"{expected} were expected to" if turned != expected else f"(i, i + {turned // 2}) was expected"
         report.wrong(
             "rotary-width",
-            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {expected} were expected to.",
+            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {meant}.",
             "Frequencies or pairs are built over the width of the head and not over the rotated channels, or a "
             "partial_rotary_factor is not read.",
             "partial",
@@ -351,7 +362,7 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
         )
     dim = near.shape[-1]
     speeds_ = unaliased(sign * model.frequencies)
-    whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all()
+    whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all() and wanted.get("rotary_dim") in (None, dim)
     prope = wanted.get("schedule") == "proportional" and report.facts["layout"] == "interleaved"
     width = dim if whole_head or prope else model.pairs.size
     padded = np.zeros(width // 2)
@@ -367,6 +378,7 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
     fitted = check_frequencies(report, padded, width, dim, wanted, rotary=True)
     if (
         width < dim
+        and model.pairs.min() == 0
         and wanted.get("rotary_dim") is None
         and fitted.base is not None
         and report.facts["layout"] == "interleaved"
@@ -376,7 +388,7 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
             f"Over all {dim} channels the same frequencies are those of base {number(over_all)}, in p-RoPE, where "
             "slow pairs stand still."
         )
-    if whole_head and fitted.name == "proportional" and wanted.get("rotary_dim") is None:
+    if whole_head and fitted.name == "proportional":
         report.notes.append(
             f"Pairs reach over the whole head (i, i + {dim // 2}) though only {model.pairs.size} channels turn. That "
             "is p-RoPE; partial rotary pairs channels within the rotated part."
@@ -433,6 +445,9 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
         delta = float(round(delta))
     report.facts["first position"] = delta
     expected = float(wanted.get("offset") or 0)
+    if np.abs(wrap(model.first - expected * model.frequencies)).max() < 1e-3:
+        report.facts["first position"] = expected  # which may lie turns away
+        return
     if delta is None:
         report.wrong(
             "first-position",
