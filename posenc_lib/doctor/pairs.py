@@ -56,9 +56,9 @@ def diagnose_pair(report: Report, fn: Callable[..., Any], dim: int, token_axis: 
         diagnose_rotary(own, side, dim, token_axis, wanted)
     axis = 1 if "axis" in report.codes else token_axis
     q, k = (Rotary(side, dim, axis).matrices(range(NEAR)) for side in sides)
-    for index, (own, name, other) in enumerate(((q, "query", "key"), (k, "key", "query"))):
+    for index, (turned, name, other) in enumerate(((q, "query", "key"), (k, "key", "query"))):
         alone = Rotary(_side(fn, index, other=0, moved=3), dim, axis).matrices(range(NEAR))
-        if np.abs(alone - own).max() > 1e-5:
+        if np.abs(alone - turned).max() > 1e-5:
             seen = f"The turned {name} depends on the {other}"
             seen += " or its positions." if alone.any() else " alone: they come back exchanged."
             report.wrong("exchanged", seen, "Two arguments or two results are taken in the other order.", "one map")
