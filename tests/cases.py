@@ -710,7 +710,7 @@ CASES |= {
         target=place5.causal_linear_attention,
     ),
     "attention.toeplitz_attention": content_of(
-        partial(place5.toeplitz_attention, causal=True), with_bias_vector, count=2**14
+        partial(place5.toeplitz_attention, causal=True), with_bias_vector, count=2**14, graphs=5
     ),
     "attention.hankel_attention": content_of(
         partial(place5.hankel_attention, causal=True, chunk=4), with_bias_vector, count=2**10, kernel=("mps",), graphs=5

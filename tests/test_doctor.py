@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket
-from posenc_lib.doctor import WORDS, diagnose
+from posenc_lib.doctor import WORDS, diagnose, load
 from posenc_lib.doctor.report import PLACES
 from posenc_lib.embedding import sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies
@@ -150,6 +151,15 @@ def test_lengths_that_change_the_schedule_are_told_and_are_no_fault() -> None:
     report = diagnose(longrope, 64, schedule="longrope")
     assert report.ok, str(report)
 
+    def short_ones(x: Tensor, positions: Tensor) -> Tensor:
+        lists = {"short_factors": [1.0] * 32, "long_factors": [1.0 + i**2 for i in range(32)]}
+        settings = {"factor": 8.0, "original_length": 4096, "length": int(positions.max()) + 1}
+        return ours(scaling.longrope(64, 1e4, **lists, **settings))(x, positions)
+
+    report = diagnose(short_ones, 64, schedule="longrope", base=1e4)
+    assert report.ok, str(report)
+    expect("schedule-ignored", peer(64), 64, schedule="longrope", base=1e4)
+
 
 def complex_numbers(x: Tensor, positions: Tensor) -> Tensor:
     """In the form of Meta's code, float32 throughout."""
@@ -188,13 +198,26 @@ def float32_only(x: Tensor, positions: Tensor) -> Tensor:
     return peer(32, 500_000.0)(x, positions)
 
 
+def very_short_table(x: Tensor, positions: Tensor) -> Tensor:
+    return peer(32, 500_000.0, read=lambda p, x: torch.arange(40)[p])(x, positions)
+
+
 def short_table(x: Tensor, positions: Tensor) -> Tensor:
     return peer(32, 500_000.0, read=lambda p, x: torch.arange(2048)[p])(x, positions)
 
 
 @pytest.mark.parametrize(
     "function",
-    [complex_numbers, rows_only, as_many_rows_as_x, broadcast_along_heads, tokens_only, float32_only, short_table],
+    [
+        complex_numbers,
+        rows_only,
+        as_many_rows_as_x,
+        broadcast_along_heads,
+        tokens_only,
+        float32_only,
+        short_table,
+        very_short_table,
+    ],
 )
 def test_other_forms_of_what_is_right(function: Function) -> None:
     report = diagnose(function, 32, base=500_000.0)
@@ -274,6 +297,60 @@ def test_sine_with_one_sign(dim: int, base: float) -> None:
         return torch.cat((a * cos + b * sin, b * cos + a * sin), -1).to(x.dtype)
 
     expect("sine-sign", function, dim)
+    assert "lengths are multiplied by 0" in diagnose(function, dim).findings[0].seen  # the determinant is cos 2α
+
+
+def pairs_by(
+    dim: int, base: float, rows: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> Function:
+    """The two halves of the result, from cosines, sines and the halves of x."""
+
+    def function(x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[:, None].double() * inverse_frequencies(dim, base)
+        return torch.cat(rows(angles.cos(), angles.sin(), *x.chunk(2, -1)), -1).to(x.dtype)
+
+    return function
+
+
+@given(DIMS, BASES)
+def test_what_else_two_rows_can_be(dim: int, base: float) -> None:
+    make = partial(pairs_by, dim, base)
+    for function in (
+        make(lambda c, s, a, b: (a * c + b * s, a * s - b * c)),
+        make(lambda c, s, a, b: (b * c + a * s, a * c - b * s)),  # the halves joined in the wrong order
+    ):
+        expect("reflection", function, dim)
+        kept = diagnose(both(function, function), dim)
+        assert kept.codes == {"reflection"}, str(kept)
+    expect("norm", make(lambda c, s, a, b: (-a * c - b * s, b * c + a * s)), dim)
+    assert "sine is missing" in diagnose(make(lambda c, s, a, b: (a * c, b * c)), dim).findings[0].cause
+    assert "is missing" in diagnose(make(lambda c, s, a, b: (-b * s, a * s)), dim).findings[0].cause
+    late = make(lambda c, s, a, b: (a * c - b * s.roll(-1, 0), b * c + a * s.roll(-1, 0)))
+    assert "differs between pairs and positions" in diagnose(late, dim).findings[0].seen
+
+
+@given(DIMS, BASES, SIDES)
+def test_more_than_a_map_of_one_vector(dim: int, base: float, layout: str) -> None:
+    rope, calls = peer(dim, base, layout=layout), count()
+    mixed = {
+        "added": lambda x, p: x + sinusoidal(p, dim, base, dtype=x.dtype),
+        "remembers": lambda x, p: rope(x, p + next(calls)),
+        "not-linear": lambda x, p: rope(x[..., -1:, :].expand_as(x), p),  # the last token in place of each
+    }
+    for code, function in mixed.items():
+        expect(code, function, dim)
+    expect("not-alike", lambda x, p: torch.cat((rope(x[:, :1], p), x[:, 1:]), 1), dim)  # the first head alone
+    expect("not-alike", lambda x, p: torch.cat((rope(x[:1], p), x[1:]), 0), dim)  # the first row alone
+
+
+@given(st.sampled_from([16, 64, 96]), BASES, st.integers(0, 9))
+def test_pairs_of_no_published_layout(dim: int, base: float, seed: int) -> None:
+    order = torch.randperm(dim, generator=torch.Generator().manual_seed(seed))
+    rope, back = peer(dim, base), order.argsort()
+    report = diagnose(lambda x, p: rope(x[..., order], p)[..., back], dim, base=base)
+    assert report.ok, str(report)
+    assert (report.facts["layout"], report.facts["direction"]) == ("other", None)
+    assert "layout" in diagnose(lambda x, p: rope(x[..., order], p)[..., back], dim, layout="half").codes
 
 
 @given(DIMS, BASES, SIDES, st.floats(1.01, 2))
@@ -311,8 +388,10 @@ def test_the_wrong_axis(dim: int, base: float) -> None:
 def test_positions_that_start_elsewhere(dim: int, base: float, layout: str, offset: int) -> None:
     function = peer(dim, base, layout=layout, read=lambda positions, x: positions + offset)
     expect("first-position", function, dim)
-    report = diagnose(function, dim, offset=offset)
-    assert report.ok, str(report)
+    far = peer(dim, base, layout=layout, read=lambda positions, x: positions + 40_000 * offset, dtype=torch.float64)
+    for right, first in ((function, offset), (far, 40_000 * offset)):
+        report = diagnose(right, dim, offset=first)
+        assert report.ok, str(report)
 
 
 @given(DIMS, BASES, SIDES)
@@ -334,6 +413,28 @@ def test_positions_that_are_misread(dim: int, base: float, layout: str, length: 
     expect("length-dependent", make(read=lambda p, x: 31 * p.double() / p.max().clamp(min=1)), dim)
     expect("uneven", make(read=lambda p, x: (1 + p.double()).log()), dim)
     expect("uneven", make(read=lambda p, x: p * p), dim)
+    for read in (lambda p, x: p.to(torch.int16), lambda p, x: p.clamp(max=32_767)):  # off by whole turns of every pair
+        expect("far-positions", make(read=read), dim)
+    scaled = diagnose(make(read=lambda p, x: torch.where(p < length, p, p / 8), dtype=torch.float64), dim)
+    assert "scaled beyond" in scaled.findings[0].cause, str(scaled)
+    constant = diagnose(make(read=lambda p, x: p.clamp(max=length)), dim)
+    assert constant.findings[0].cause == "Positions are clamped to a table's length."
+    zero = diagnose(make(read=lambda p, x: p * (p < length)), dim)
+    assert "taken for 0" in zero.findings[0].cause, str(zero)
+    rope = make()
+    expect("far-norm", lambda x, p: rope(x, p) * (p < length)[:, None], dim)
+    expect("not-finite", lambda x, p: rope(x, p) / (p < length)[:, None], dim)
+    late = diagnose(lambda x, p: rope(x, p) / (p < length)[:, None], dim).findings[0]
+    assert "float16" not in late.cause
+    expect("length-dependent", make(read=lambda p, x: p.amax(-1, keepdim=True) - p), dim)
+    expect("length-dependent", make(read=lambda p, x: p.flip(-1)), dim)
+    for read, words in (
+        (lambda p, x: p.sort(-1).values, "sorted"),
+        (lambda p, x: p.amin(-1, keepdim=True) + torch.arange(p.shape[-1]), "Only the smallest"),
+    ):
+        found = diagnose(make(read=read), dim).findings[0]
+        assert found.code == "order-ignored"
+        assert words in found.cause
     report = diagnose(make(read=lambda p, x: p - p[..., :1]), dim)
     assert report.codes == {"offset-ignored"}, str(report)  # and not what follows from it
 
@@ -349,6 +450,34 @@ def test_frequencies_out_of_order_or_in_other_units(dim: int, base: float, layou
         expect("positions-multiplied", make(frequencies=right * factor, dtype=torch.float64), dim)
         expect("positions-multiplied", partial(table, frequencies=right * factor), dim)
     expect("degrees", make(frequencies=right * math.pi / 180), dim)
+    report = diagnose(make(frequencies=right * 180 / math.pi, dtype=torch.float64), dim)
+    assert "converted to degrees" in report.findings[0].cause
+    assert "turned twice" in diagnose(lambda x, p: make()(make()(x, p), p), dim).findings[0].cause
+
+
+@given(st.sampled_from([24, 64, 128]), BASES)
+def test_pairs_over_the_head_where_some_channels_turn(dim: int, base: float) -> None:
+    speeds = torch.cat((inverse_frequencies(dim // 2, base), torch.zeros(dim // 4)))
+    report = diagnose(peer(dim, base, frequencies=speeds), dim, rotary_dim=dim // 2, base=base)
+    assert report.codes == {"rotary-width"}, str(report)
+    assert f"(i, i + {dim // 4}) was expected" in report.findings[0].seen
+
+
+@given(st.sampled_from([24, 64, 128]), BASES, SIDES, st.integers(1, 11))
+def test_one_frequency_that_is_off(dim: int, base: float, layout: str, pair: int) -> None:
+    right = inverse_frequencies(dim, base)
+    twice = right.clone()
+    twice[pair] = right[pair - 1]
+    front = torch.cat((right[:1], right[:-1]))
+    for frequencies, place in ((twice, pair), (front, 0)):
+        report = diagnose(peer(dim, base, layout=layout, frequencies=frequencies), dim)
+        assert report.codes == {"stray-pair"}, str(report)
+        assert f"pair {place} turns" in report.findings[0].seen
+        assert diagnose(partial(table, frequencies=frequencies), dim).codes == {"stray-pair"}
+    expect("base", peer(dim, base, layout=layout, frequencies=right + 0.001), dim, base=base)
+    still = torch.cat((torch.zeros(1), right[1:]))
+    expect("pair-order", peer(dim, base, layout="half", frequencies=still), dim)
+    assert "p-RoPE" not in str(diagnose(peer(dim, base, layout="half", frequencies=still), dim))
 
 
 @given(DIMS, BASES, SIDES, st.sampled_from(BOTH))
@@ -388,6 +517,17 @@ def test_low_precision(dim: int, base: float, layout: str, dtype: torch.dtype) -
     expect("low-precision", make(read=lambda p, x: p.to(dtype)), dim)  # in the model's, whatever the query's
     expect("low-precision", lambda x, p: make(dtype=x.dtype)(x, p), dim)  # the angles in the query's dtype
 
+    def rounded(x: Tensor, p: Tensor) -> Tensor:
+        angles = (p[:, None] * inverse_frequencies(dim, base)).to(dtype).double()
+        (a, b), cos, sin = x.chunk(2, -1), angles.cos(), angles.sin()
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+    report = diagnose(rounded, dim)
+    assert report.codes == {"low-precision"}, str(report)
+    assert not report.notes
+    report = diagnose(make(read=lambda p, x: (p + 1).to(dtype)), dim)
+    assert report.codes == {"first-position", "low-precision"}, str(report)
+
 
 @given(DIMS, BASES, SIDES, st.sampled_from(BOTH))
 def test_a_buffer_that_was_cast(dim: int, base: float, layout: str, dtype: torch.dtype) -> None:
@@ -414,6 +554,8 @@ def test_ntk(dim: int, base: float, layout: str, factor: float) -> None:
     assert diagnose(ours(scaling.ntk_aware(dim, base, factor=factor), layout), dim, **wanted).ok
     expect("exponent-dropped", peer(dim, base * factor, layout=layout), dim, **wanted)
     expect("schedule-ignored", peer(dim, base, layout=layout), dim, **wanted)
+    both_ways = scaling.ntk_aware(dim, base, factor=factor).frequencies / factor
+    expect("schedule", peer(dim, frequencies=both_ways, layout=layout), dim, **wanted)
 
 
 @given(DIMS, BASES, SIDES, st.floats(2, 8))
@@ -459,6 +601,7 @@ def test_exponents(dim: int, base: float, layout: str) -> None:
     expect("exponent-shifted", make(frequencies=base ** (-2 * (i + 1) / dim)), dim, base=base)
     expect("exponent-floored", make(frequencies=torch.exp(-i)), dim, base=base)
     expect("exponent-width", make(width=dim // 2, frequencies=base ** (-2 * i[: dim // 4] / dim)), dim, base=base)
+    expect("exponent-width", make(frequencies=base ** (-2 * i / (8 * dim))), dim, base=base)  # the model's width
     report = diagnose(make(base=10_000.0), dim, base=base * 10)
     assert "10,000 is used" in report.findings[0].cause
 
@@ -489,6 +632,18 @@ def test_llama3(dim: int, base: float, layout: str, factor: float) -> None:
     assert report.ok, str(report)
     expect("schedule-ignored", peer(dim, base, layout=layout), dim, schedule="llama3", factor=factor)
     expect("factor", ours(right, layout), dim, schedule="llama3", factor=2 * factor)
+    plain_ = inverse_frequencies(dim, base)
+    cut = torch.where(plain_ * 8192 < 2 * math.pi, plain_ / factor, plain_)  # the two factors exchanged: no ramp
+    expect("schedule", peer(dim, layout=layout, frequencies=cut), dim, schedule="llama3")
+    turned = diagnose(ours(Schedule(right.frequencies, 1.25), layout), dim, schedule="llama3")
+    assert "no attention factor belongs" in turned.findings[0].seen, str(turned)
+
+
+def test_lists_of_frequencies_have_no_base() -> None:
+    w = inverse_frequencies(64) / (1 + torch.linspace(0, 5, 32, dtype=torch.float64) ** 1.5)
+    report = diagnose(peer(64, frequencies=w, factor=1.19), 64)
+    assert report.ok, str(report)
+    assert (report.facts["schedule"], report.facts["base"], report.facts.get("factor")) == ("free", None, None)
 
 
 # ---- tables
@@ -517,6 +672,24 @@ def table(positions: Tensor, frequencies: Tensor, *, late: Tensor | None = None)
     angles = positions[:, None].double() * frequencies
     cosines = angles if late is None else positions[:, None].double() * late
     return torch.stack((angles.sin(), cosines.cos()), -1).flatten(-2)
+
+
+def test_one_pair_has_both_layouts() -> None:
+    for layout in ("interleaved", "concatenated"):
+        report = diagnose(partial(sinusoidal, dim=2), 2, layout=layout)
+        assert report.ok, str(report)
+
+
+@given(st.sampled_from([16, 64]), st.floats(500, 1e6), st.sampled_from(BOTH))
+def test_signs_and_roundings_of_tables(dim: int, base: float, dtype: torch.dtype) -> None:
+    right = partial(sinusoidal, dim=dim, base=base, layout="concatenated", dtype=torch.float64)
+    signs = torch.cat((-torch.ones(dim // 2), torch.ones(dim // 2)))
+    assert diagnose(lambda p: signs * right(p), dim).codes == {"sine-sign"}
+    report = diagnose(lambda p: -signs * right(p), dim)
+    assert "minus" in report.findings[0].cause, str(report)
+    assert diagnose(lambda p: right(p).to(dtype), dim).codes == {"low-precision"}
+    for read in (lambda p: p.to(torch.int16), lambda p: p.clamp(max=5000)):
+        assert diagnose(lambda p: right(read(p)), dim).codes == {"far-positions"}  # noqa: B023
 
 
 @given(st.sampled_from([16, 32, 64, 256]), st.floats(500, 1e6), st.integers(1, 9), st.sampled_from(BOTH))
@@ -589,8 +762,19 @@ def test_alibi_right_and_wrong(heads: int) -> None:
             assert cast.codes == {"slopes-cast"}, str(cast)
         ordered = diagnose(partial(alibi, slopes=alibi_slopes(heads).sort(descending=True).values))
         assert ordered.codes == {"slopes"}, str(ordered)
+    wrong["clamped"] = lambda q, k: right((q[:, None] - k).clamp(max=700).flatten(), torch.tensor([0])).unflatten(
+        2, (len(q), len(k))
+    )[..., 0]
+    wrong["far-positions"] = lambda q, k: right(((q[:, None] - k) % 1024).flatten(), torch.tensor([0])).unflatten(
+        2, (len(q), len(k))
+    )[..., 0]
     for code, function in wrong.items():
-        assert code in diagnose(function).codes, f"{code}: {diagnose(function)}"
+        assert diagnose(function).codes == {code}, f"{code}: {diagnose(function)}"
+    for times, words in ((2 ** (8 / heads), "starts at 0"), (0.125, "before the 1/√d"), (3.3, "something else")):
+        assert words in diagnose(partial(alibi, slopes=times * alibi_slopes(heads))).findings[0].cause
+    moved = diagnose(lambda q, k: right(q, k) + 3)
+    assert moved.ok, str(moved)
+    assert not any("rewarded" in note for note in moved.notes)
 
 
 def test_alibi_that_counts_slots() -> None:
@@ -639,8 +823,40 @@ def test_t5_wrong(bidirectional: bool, size: int, longest: int) -> None:
     whole = sizes | {"size": 2 * size}
     assert not diagnose(partial(buckets, **whole), **wanted).ok
     bias = T5Bias(2, std=1.0, bidirectional=bidirectional, num_buckets=size, max_distance=longest)
+    off = diagnose(lambda r: buckets(r + 1, **sizes), **wanted)
+    assert off.codes & {"bucket-shifted", "direction"}, str(off)
     under_cache = diagnose(lambda q, k: bias(torch.arange(len(q)), k))
     assert "bias-under-cache" in under_cache.codes, str(under_cache)
+
+
+def test_masks_and_clipped_distances_are_no_buckets() -> None:
+    def seen(last: int) -> Callable[[Tensor, Tensor], Tensor]:
+        hidden = lambda q, k: (k > q[:, None]) | (k <= q[:, None] - last)  # noqa: E731
+        return lambda q, k: torch.zeros(2, len(q), len(k)).masked_fill(hidden(q, k), float("-inf"))
+
+    for last in (9, 10_000):
+        report = diagnose(seen(last))
+        assert report.ok, str(report)
+        assert report.facts["form"].startswith("a mask")
+    assert diagnose(lambda q, k: seen(10_000)(k, q).mT).codes == {"not-finite"}
+    weights = torch.randn(2, 33, generator=torch.Generator().manual_seed(0))
+    clipped = lambda q, k: weights[:, (k - q[:, None]).clamp(-16, 16) + 16]  # noqa: E731
+    report = diagnose(clipped)
+    assert report.ok, str(report)
+    assert diagnose(clipped, num_buckets=32).codes == {"no-buckets"}
+    t5 = T5Bias(2, std=1.0, bidirectional=False, generator=torch.Generator().manual_seed(0))
+    for hidden in (-1e9, float("-inf")):
+        masked = diagnose(lambda q, k: t5(q, k).masked_fill(k > q[:, None], hidden), bidirectional=False)  # noqa: B023
+        assert masked.ok, str(masked)
+
+
+@given(st.booleans(), st.sampled_from([16, 32, 64]))
+def test_the_words_on_edges_are_true(bidirectional: bool, size: int) -> None:
+    sizes, wanted = {"bidirectional": bidirectional, "longest": 128}, {"max_distance": 128, "num_buckets": size}
+    narrow = diagnose(partial(buckets, size=size // 2, **sizes), bidirectional=bidirectional, **wanted)
+    exact = size // (8 if bidirectional else 4)
+    assert f"{exact} of them for one distance each" in narrow.findings[0].seen, str(narrow)
+    assert ("halved twice" if bidirectional else "though there is one") in narrow.findings[0].cause
 
 
 def test_far_distances_that_are_rounded() -> None:
@@ -703,6 +919,14 @@ def test_query_and_key_that_do_not(dim: int, base: float, layout: str) -> None:
             assert report.findings[0].code == "query-and-key", str(report)
             assert words in report.findings[0].seen
             assert max(map(len, str(report).splitlines())) <= 80
+    exchanged: list[Callable[..., Any]] = [
+        lambda q, k, p: (right(k, p), right(q, p)),
+        lambda q, k, at_q, at_k: (right(q, at_k), right(k, at_q)),
+        lambda q, k, at_q, at_k: (right(q, at_q), right(k, at_q)),
+    ]
+    for pair in exchanged:
+        assert diagnose(pair, dim).codes == {"exchanged"}
+    assert diagnose(lambda q, k, p: (right(q, p), k.copy_(right(k, p))), dim).codes == {"in-place"}
     rounded = peer(dim, base, layout=layout, read=lambda p, x: p.bfloat16())
     assert diagnose(both(right, rounded), dim).findings[0].seen.startswith("The key: ")
 
@@ -834,12 +1058,32 @@ def test_malformed() -> None:
         (ValueError, "layout", (rope, 8), {"layout": "neox"}),
         (TypeError, "bidirectional", (rope, 8), {"bidirectional": 1}),
         (ValueError, "fn", (lambda: 0, 8), {}),
+        (ValueError, "head_dim", (rope,), {}),
+        (ValueError, r"gave shape \(4, 5\)", (lambda q, k: (q[:, None] - k).mT,), {}),
+        (ValueError, "a tuple was returned", (lambda positions: (positions, positions), 8), {}),
     ):
         with pytest.raises(error, match=name):
             diagnose(*arguments, **wanted)
 
 
-def test_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x, p: (x, x), "a tuple was returned"),
+        (lambda x, p: x.to(torch.complex64), "complex"),
+        (lambda x, p: x.long(), "came back in torch.int64"),
+        (lambda x, p: x.to("meta"), "meta"),
+        (lambda x, p: x[..., :3], "came back as"),
+    ],
+)
+def test_results_that_are_no_rotated_x(function: Function, words: str) -> None:
+    report = diagnose(function, 8)
+    assert report.codes == {"refused"}, str(report)
+    assert words in report.findings[0].seen
+    assert repr(report) == str(report)
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "from posenc_lib.frequencies import inverse_frequencies\nfrom posenc_lib.rotary import RoPE\n"
         "def apply(x, positions):\n    return RoPE(inverse_frequencies(64))(positions)(x)\n",
@@ -849,6 +1093,10 @@ def test_command(tmp_path: Path) -> None:
         "import argparse, sys; from posenc_lib import doctor; p = argparse.ArgumentParser(); "
         "doctor.add_parser(p.add_subparsers()); given = p.parse_args(); sys.exit(given.run(given))"
     )
+    (tmp_path / "broken.py").write_text("raise OSError('at import')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="'broken' can't be imported: OSError: at import"):
+        load("broken:apply")
     for extra, status in (([], 0), (["--layout", "half"], 1)):
         result = subprocess.run(
             [sys.executable, "-c", line, "doctor", "mine:apply", "--head-dim", "64", *extra],

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from posenc_lib import _checks
 from posenc_lib._draws import normal
@@ -248,6 +250,13 @@ def causal_linear_attention(
     return out.to(dtype), LinearState(numerator[:, :, -1], denominator[:, :, -1])
 
 
+# The costs by which `toeplitz_attention` chooses its form, in products of the form in chunks; measured, see there.
+FFT_COST = 800  # of a number that the FFT convolves
+PAIR_COST = 128  # of a pair of tokens, beside its f + d_v + 1 products: its weight is written, scaled and read
+CHUNK = 128  # queries
+COLUMNS = 16  # in one call of the FFT: with all 65 at 65,536 tokens it took twice as long
+
+
 def toeplitz_attention(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor, causal: bool, mask: Tensor | None = None
 ) -> Tensor:
@@ -257,10 +266,14 @@ def toeplitz_attention(
         the paper's text was not at hand)
     Shapes: q (B, H, N, f), k (B, H, N, f), v (B, H, N, d_v), bias (H, 2N−1) → (B, H, N, d_v), in v's dtype
 
-    N log N work for each of f·(d_v + 1) columns. An FFT rounds at the size of its largest sum: a weight much below
-    the head's largest c keeps few digits, and so does a row whose sums are much below the largest. With `causal` the
-    future leaks into the first rows at that level. In float32 that is 1e-6 where c falls fast, but for a constant bias
-    it grows with the length, to 1e-3 at 65,536 tokens.
+    In chunks of queries the matrix is a view of c: N² time, and exact. From some length on the FFT is faster, with
+    N log N for each of f·(d_v + 1) columns. Measured on one thread of a CPU (AVX2) in float32 for d_v = 64: with 16
+    features the FFT is faster from 4,000 tokens on (causal 8,000), with 64 features from 12,000 (causal 26,000); the
+    form is chosen by that. Both hold O(N) numbers a head, for gradients too: each part is then computed twice.
+
+    An FFT rounds at the size of its largest sum: a weight much below the head's largest c keeps few digits, and so does
+    a row whose sums are much below the largest. With `causal` the future leaks into the first rows at that level. In
+    float32 that is 1e-6 where c falls fast, but for a constant bias it grows with the length, to 1e-3 at 65,536 tokens.
 
     Args:
         q: φ(q), no entry below 0.
@@ -277,19 +290,68 @@ def toeplitz_attention(
     Chapter: 08
     """
     q, k, v, dtype = _operands(q, k, v, mask)
-    length = k.shape[2]
+    length, features, columns = k.shape[2], k.shape[3], v.shape[3] + 1
     if q.shape[2] != length:
         raise ValueError(f"q must have k's length {length}: both hold the same positions; got {q.shape[2]}")
     b = _checked_vector(bias, q.shape[1], length, causal).to(q.dtype).to(q.device)
-    c = (b - b.detach().amax(-1, keepdim=True)).exp().flip(-1)  # of m − n = −(N−1) … N−1; the maximum cancels
-    circle = torch.cat((c[:, length - 1 :], c.new_zeros(c.shape[0], 1), c[:, : length - 1]), -1)  # (H, 2N), from 0 on
-    terms = k[..., :, None] * torch.cat((v, torch.ones_like(v[..., :1])), -1)[..., None, :]  # (B, H, N, f, d_v + 1)
-    spectrum = torch.fft.rfft(terms, n=2 * length, dim=2) * torch.fft.rfft(circle)[..., None, None]
-    sums = torch.fft.irfft(spectrum, n=2 * length, dim=2)[:, :, :length]
-    both = (q[..., None, :] @ sums).squeeze(-2)  # (B, H, N, d_v + 1): numerator and denominator
+    c = (b - b.detach().amax(-1, keepdim=True)).exp()  # the maximum cancels
+    values = torch.cat((v, torch.ones_like(v[..., :1])), -1)  # of the numerator, and ones of the denominator
+    pairs = length / 2 if causal else length  # of a query, on average
+    by_fft = pairs * (features + columns + PAIR_COST) > FFT_COST * features * columns
+    both = (_toeplitz_by_fft if by_fft else _toeplitz_in_chunks)(q, k, values, c, causal)
+    return _quotient(both[..., :-1], both[..., -1:]).to(dtype)
+
+
+def _toeplitz_in_chunks(q: Tensor, k: Tensor, values: Tensor, c: Tensor, causal: bool) -> Tensor:
+    """Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n) x_n for every column x: chunks of queries, whose part of the matrix is a view."""
+    length, parts = k.shape[2], []
+
+    def chunk(q: Tensor, k: Tensor, values: Tensor, c: Tensor) -> Tensor:
+        weights = q.flip(-2) @ k.mT * c.unfold(-1, k.shape[2], 1)  # queries run backwards, as in `hankel_attention`
+        return (weights @ values).flip(-2)
+
+    for start in range(0, length, CHUNK):
+        stop = min(start + CHUNK, length)
+        keys = stop if causal else length
+        window = c[:, length - stop : length - start + keys - 1]
+        parts.append(_again(chunk, q[:, :, start:stop], k[:, :, :keys], values[:, :, :keys], window))
+    return torch.cat(parts, 2)
+
+
+def _toeplitz_by_fft(q: Tensor, k: Tensor, values: Tensor, c: Tensor, causal: bool) -> Tensor:
+    """The same sums as Σ_i φ_i(q_m) (c ∗ φ_i(k) x)_m: convolutions on a circle, those of one feature at a time."""
+    length = k.shape[2]
+    power = 1
+    while 8 * power < 2 * length - 1:
+        power *= 2
+    around = -(-(2 * length - 1) // power) * power  # at least 2N − 1; 5 … 8 times a power of two, which FFTs like
+    zeros = c.new_zeros(c.shape[0], around - 2 * length + 1)
+    circle = torch.cat((c[:, :length].flip(-1), zeros, c[:, length:].flip(-1)), -1)  # of m − n, from 0 on
+    wave = torch.fft.rfft(circle)[:, None]
+    columns = values.mT.contiguous()  # (B, H, d_v + 1, N): neighbours in time are neighbours in memory
+    sums = []
+
+    def feature(q: Tensor, k: Tensor, columns: Tensor, wave: Tensor) -> Tensor:
+        convolved = torch.fft.irfft(torch.fft.rfft(k[..., None, :] * columns, n=around) * wave, n=around)
+        return torch.mul(q[..., None, :], convolved[..., :length])
+
+    for some in columns.split(COLUMNS, 2):
+        total = torch.zeros_like(some)
+        for q_i, k_i in zip(q.unbind(-1), k.unbind(-1), strict=True):
+            total = total + _again(feature, q_i, k_i, some, wave)
+        sums.append(total)
+    both = torch.cat(sums, 2).mT
     # Without keys both are the FFT's rounding, and their quotient is anything. As c > 0, plain sums tell who has keys.
     keys = (q * (k.cumsum(2) if causal else k.sum(2, keepdim=True))).sum(-1, keepdim=True)
-    return _quotient(both[..., :-1], torch.where(keys == 0, 0, both[..., -1:])).to(dtype)
+    return torch.cat((both[..., :-1], torch.where(keys == 0, 0, both[..., -1:])), -1)
+
+
+def _again(part: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """One part of a sum. For the gradient it is computed again: kept, all parts would take N² or N·f·d_v numbers."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        part = partial(checkpoint, part, use_reentrant=False, preserve_rng_state=False)
+    out: Tensor = part(*tensors)
+    return out
 
 
 def retention_decays(heads: int) -> Tensor:

@@ -87,9 +87,9 @@ def diagnose(
     except RefusedError as refusal:
         report.wrong(
             "refused",
-            f"The function can't be called: {refusal}.",
-            "Another signature or shape than (x, positions), positions, or (q_positions, k_positions); or a table "
-            "that does not fit its slots, as cosines of an odd width.",
+            f"A call that the diagnosis needs failed: {refusal}.",
+            "Another signature or shape than (x, positions), positions, or (q_positions, k_positions); a table shorter "
+            "than the first 64 positions, or one that does not fit its slots, as cosines of an odd width.",
             "argument",
         )
     return report
@@ -116,7 +116,7 @@ def _check_wanted(wanted: dict[str, Any]) -> None:
 
 def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
     """What kind of function it is, by what it takes and returns."""
-    at = torch.arange(5)
+    at, reasons = torch.arange(5), []
     try:
         one = call(fn, at)
         if one.shape == at.shape and not one.is_floating_point():
@@ -124,7 +124,7 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
         if not (one.shape[-2:] == (5, 5) and head_dim != 5 and _is_bias(fn)):  # k_positions may have a default
             return "table"
     except RefusedError as refusal:
-        reason = str(refusal)
+        reasons.append(str(refusal))
     if head_dim is not None:
         for dtype in (torch.float64, torch.float32):
             for shape in ((1, 1, 5), (1, 5), (5,)):
@@ -132,8 +132,8 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
                     x = torch.ones(*shape, head_dim, dtype=dtype)
                     if call(fn, x, at).shape == x.shape:
                         return "rotary"
-                except RefusedError:
-                    continue
+                except RefusedError as refusal:
+                    reasons.append(str(refusal))
         for dtype in (torch.float64, torch.float32):
             x = torch.ones(2, 3, 5, head_dim, dtype=dtype)
             if any(is_pair(fn, y, p) for y in (x, x.transpose(1, 2)) for p in (at, at.expand(2, -1))):
@@ -142,17 +142,22 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
         if _is_bias(fn):
             return "bias"
     except RefusedError as refusal:
-        reason = str(refusal)
-    if head_dim is not None and "positional argument" not in reason:
+        reasons.append(str(refusal))
+    inside = [reason for reason in reasons if "positional argument" not in reason]  # what is said of a right form
+    if head_dim is not None and "positional argument" not in reasons[-1]:
         return "rotary"  # it may turn another axis: the diagnosis says so
     raise ValueError(
-        "fn must take (x, positions), (q, k, positions), positions or (q_positions, k_positions), or give kind: "
-        + reason
+        "fn must take (x, positions), (q, k, positions), positions or (q_positions, k_positions), or give kind"
+        + (" (and head_dim, which all but a bias need): " if head_dim is None else ": ")
+        + (inside or reasons)[0]
     )
 
 
 def _is_bias(fn: Callable[..., Any]) -> bool:
-    return call(fn, torch.arange(5), torch.arange(4)).shape[-2:] in ((5, 4), (1, 4))
+    shape = tuple(call(fn, torch.arange(5), torch.arange(4)).shape)
+    if shape[-2:] not in ((5, 4), (1, 4)):
+        raise RefusedError(f"5 query and 4 key positions gave shape {shape}")
+    return True
 
 
 # ---- the command line
@@ -194,8 +199,8 @@ def load(name: str) -> Callable[..., Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = import_module(module)
-    except ImportError as error:
-        raise ValueError(f"module {module!r} can't be imported: {error}") from error
+    except Exception as error:
+        raise ValueError(f"module {module!r} can't be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
     for part in path.split("."):

@@ -11,6 +11,7 @@ import torch
 from posenc_lib.bias import alibi_slopes, t5_bucket, t5_bucket_edges
 from posenc_lib.doctor.measure import Array, RefusedError, call, rounded
 from posenc_lib.doctor.report import Report, listed, number
+from posenc_lib.doctor.schedules import same
 
 REACH = 4096  # distances that are looked at
 NEAR = 24
@@ -21,10 +22,12 @@ def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
     """See whether the matrix depends on distance alone, then which lines or steps it is made of."""
     near = _bias(fn, range(NEAR), range(NEAR))
     past = np.tril(np.ones((NEAR, NEAR), bool))
+    if np.isneginf(near).any() and np.isin(near, (0, -np.inf)).all() and (near[:, -1, -2:] == 0).all():
+        report.facts["form"] = f"a mask: the last of {NEAR} tokens sees {int((near[0, -1] == 0).sum())}"
+        return
     if not np.isfinite(near[:, past]).all():
-        report.wrong(
-            "not-finite", "Biases of past keys are not finite.", "Masked and visible are exchanged.", "relative"
-        )
+        seen = "Biases of past keys are not finite."
+        report.wrong("not-finite", seen, "Masked and visible are exchanged, or 0 × −∞ was taken.", "relative")
         return
     report.facts["heads"] = len(near)
     line = near[:, -1]  # of the last query
@@ -36,8 +39,7 @@ def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
         return
     if straight and np.abs(slopes).max() > 1e-6:
         _check_alibi(report, near, slopes, bool(key_only), wanted)
-        far = [_bias(fn, [4097], range(last - 8, last))[:, 0] for last in (4098, 3798, 3098)]
-        _check_slopes(report, slopes, far)
+        _check_slopes(report, slopes, _bias(fn, [REACH + 1], range(REACH + 2))[:, 0, ::-1])
     else:
         _check_t5(report, _by_distance(fn), wanted)
 
@@ -120,7 +122,7 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
 
 def _check_alibi(report: Report, near: Array, slopes: Array, key_only: bool, wanted: dict[str, Any]) -> None:
     report.facts["form"] = "ALiBi" + (", of the key's position alone (the same softmax)" if key_only else "")
-    report.facts["slopes"] = listed(slopes)
+    report.facts["slopes"] = listed(slopes[:8]) + ", …" * (len(slopes) > 8)
     if (slopes < 0).any():
         report.wrong(
             "sign",
@@ -134,21 +136,35 @@ def _check_alibi(report: Report, near: Array, slopes: Array, key_only: bool, wan
             f"The query's own position has a bias of up to {number(float(own))} and not 0: among past keys a constant "
             "a row, which no softmax sees."
         )
-    ahead = near[:, 0, 1:4]
+    ahead = near[:, 0, 1:4] - near[:, 0, :1]
     if np.isfinite(ahead).all() and not key_only and (ahead * np.sign(slopes)[:, None] > 1e-9).any():
         report.notes.append("Keys ahead of the query are rewarded: fine under a causal mask, wrong without one.")
 
 
-def _check_slopes(report: Report, slopes: Array, far: list[Array]) -> None:
+def _check_far(report: Report, slopes: Array, row: Array) -> None:
+    """Biases (H, n) at the distances 0, 1, … from a query at a large position: each step must be the slope."""
+    steps = -np.diff(row) / slopes[:, None]
+    wrong = np.flatnonzero(np.abs(steps - 1).max(0) > 1e-2)
+    if not len(wrong):
+        return
+    first = int(wrong[0])
+    if np.abs(steps[:, first:]).max() < 1e-9:
+        seen = f"Keys get one bias from distance {first} on."
+        report.wrong("clamped", seen, "Distances are clamped, or sorted into too few buckets.", "distance")
+    elif steps[0, first] < -0.5:
+        seen = f"From distance {first} to {first + 1} the bias jumps by {number(float(steps[0, first]))} slopes."
+        report.wrong("far-positions", seen, "Distances wrap around at some length.", "distance")
+    else:
+        seen = (
+            f"For a query at {row.shape[1] - 1:,}, from distance {first} on neighbours get other steps than the slope."
+        )
+        report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "precision")
+
+
+def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
     right, size = alibi_slopes(len(slopes)).numpy(), np.abs(slopes)
     if np.abs(size / right - 1).max() < 1e-5:
-        steps = np.array([np.polyfit(np.arange(rows.shape[1]), rows.T, 1)[0] for rows in far])
-        if np.ptp(np.concatenate(far[1:], 1), axis=1).max() < 1e-9:
-            seen = "Distant keys get one bias, whatever their distance."
-            report.wrong("clamped", seen, "Distances are clamped, or sorted into too few buckets.", "distance")
-        elif np.abs(np.abs(steps) / right - 1).max() > 1e-2:
-            seen = "Among distant keys, or at large positions, neighbours get other steps than near position 0."
-            report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "precision")
+        _check_far(report, slopes, far)
         return
     heads = len(slopes)
     plain = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
@@ -168,8 +184,11 @@ def _check_slopes(report: Report, slopes: Array, far: list[Array]) -> None:
             "They were sorted; checkpoints have the code's order.",
         )
     elif np.ptp(size / right) < 1e-4 * (size / right).mean():
-        seen = f"Every slope is {number(float((size / right).mean()))} times the published one."
-        cause = "The exponent starts at 0 and not at 1, or the bias is added before the 1/√d."
+        times = float((size / right).mean())
+        seen = f"Every slope is {number(times)} times the published one."
+        cause = "The bias is added before the 1/√d." if times < 1 else "The bias is multiplied by something else, too."
+        if same(times, 2 ** (8 / heads)):
+            cause = "The exponent starts at 0 and not at 1."
     else:
         seen = f"The slopes are {listed(size[:4])}, …; published are {listed(right[:4])}, …."
         cause = "Another formula, or one head's slopes sliced for another rank."
@@ -179,7 +198,10 @@ def _check_slopes(report: Report, slopes: Array, far: list[Array]) -> None:
 def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
     """Biases of the keys 0, 1, … behind the query, and ahead of it: (H, REACH + 1) each."""
     past = _bias(fn, [REACH], range(REACH + 1))[:, 0, ::-1]
-    return past, _bias(fn, [0], range(REACH + 1))[:, 0]
+    future = _bias(fn, [0], range(REACH + 1))[:, 0]
+    if (future[:, 1:] <= -9999).all():  # a causal mask, which is no bucket
+        future = np.repeat(future[:, :1], REACH + 1, 1)
+    return past, future
 
 
 def diagnose_buckets(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
@@ -226,19 +248,20 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
         seen = f"Keys ahead of the query {'have buckets of their own' if bidirectional else 'share one bucket'}."
         report.wrong("direction", seen, "The flag of encoder and decoder is exchanged.", "buckets")
         return
-    if len(past) > REACH // 4:
-        report.facts["form"] = "no buckets: a bias for each distance"
+    exact = int(np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0])  # buckets of one distance, from 0 on
+    clipped = len(past) == exact + 1 <= REACH
+    if len(past) > REACH // 4 or clipped:
+        report.facts["form"] = "no buckets: a bias for each distance" + f" up to {exact}" * clipped
         if wanted.get("num_buckets") is not None:
             seen = f"{len(past)} of the distances up to {REACH} have a bias of their own."
             report.wrong("no-buckets", seen, "Distances are used as they are, without buckets.", "buckets")
         return
     size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
     count = len(past) if size is None else size // (2 if bidirectional else 1)
-    exact = int(np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0]) + 1
     report.facts["buckets a direction"] = len(past)
     distance = _max_distance(past, count, longest)
     if distance is None:
-        _wrong_edges(report, past, exact, count, longest)
+        _wrong_edges(report, past, exact, count, longest, bidirectional)
         return
     report.facts["largest distance"] = distance
     if longest is not None and distance != longest:
@@ -264,25 +287,31 @@ def _max_distance(begins: Array, count: int, wanted: int | None) -> int | None:
     return max(matching, key=lambda d: (d & -d, d % 10 == 0), default=None)
 
 
-def _wrong_edges(report: Report, past: Array, exact: int, count: int, longest: int | None) -> None:
-    begins = listed(past[max(0, exact - 1) : exact + 5])
+def _wrong_edges(report: Report, past: Array, exact: int, count: int, longest: int | None, bidirectional: bool) -> None:
+    begins = listed(past[exact : exact + 6])
     seen = f"{len(past)} buckets a direction, {exact} of them for one distance each, then from {begins} … on."
-    if len(past) == count + 1 or (len(past) == 2 * exact + 1):
+    other = (past[1:] - 1, np.append(0, past + 1), np.append(0, past[1:] - 1))
+    moved = [edges for edges in other if _max_distance(edges, count, longest)]
+    if moved:
+        report.wrong("bucket-shifted", seen, "Relative positions are off by one.", "buckets")
+    elif (len(past) > count and _max_distance(past[:count], count, longest)) or len(past) == 2 * exact + 1:
         cause = "The last bucket is not clamped: far distances fall into the next one, or into the other direction's."
-        report.wrong("bucket-clamp", seen, cause, "buckets")
+        if "bucket-range" not in report.codes:
+            report.wrong("bucket-clamp", seen, cause, "buckets")
     elif len(past) == 2 * count:
         report.wrong("bucket-halving", seen, "The buckets are not halved for the two directions.", "buckets")
     elif 2 * len(past) == count:
-        report.wrong(
-            "bucket-halving", seen, "The buckets are halved for two directions though there is one.", "buckets"
+        cause = (
+            "are halved twice, or num_buckets is not read"
+            if bidirectional
+            else "are halved for two directions though there is one"
         )
-    elif exact != count // 2:
+        report.wrong("bucket-halving", seen, f"The buckets {cause}.", "buckets")
+    elif exact < count // 2:
         cause = "Half of a direction's buckets hold one distance each; here it is halved again, or not at all."
         report.wrong("bucket-exact", seen, cause, "buckets")
     else:
-        right = (
-            "" if longest is None else f" T5 has {listed(t5_bucket_edges(count, longest)[exact - 1 : exact + 5])} …."
-        )
+        right = "" if longest is None else f" T5 has {listed(t5_bucket_edges(count, longest)[exact : exact + 6])} …."
         cause = "A logarithm in another base or precision decides on the wrong side of an edge."
         report.wrong("bucket-edges", seen + right, cause, "buckets")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from posenc_lib.doctor.frequency_checks import IGNORED
 from posenc_lib.doctor.measure import Array, Model, RefusedError, Rotary, displacement, places, rounded, speeds
 from posenc_lib.doctor.report import MISPLACED, Report, listed, number
 from posenc_lib.doctor.schedules import Fit, fit, same
@@ -19,34 +21,46 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> None:
-    """The same positions in other calls: shifted, alone, in another order."""
+    """The same positions in other calls: with others, shifted, alone, in another order."""
     if displacement(model.first, model.frequencies, 1e-3) is None:
         return
-    shift = 7
-    shifted = rotary.matrices(range(shift, NEAR + shift))
-    if np.abs(shifted[:-shift] - near[shift:]).max() > 1e-4:
-        delta = _common(model.difference(shifted, range(shift, NEAR + shift)), model)
-        if delta is not None:
-            other_length = rotary.matrices(range(shift, NEAR + shift - 1))
-            if np.abs(other_length[: NEAR - 2 * shift] - near[shift : NEAR - shift]).max() < 1e-4:
-                seen = f"A second call of as many tokens, at positions {shift} …, returned the angles of the first."
-                report.wrong("cache-key", seen, "A cached table is looked up by length and not by position.", "state")
-                return
-            report.wrong(
-                "offset-ignored" if round(delta) == -shift else "cache-offset",
-                f"Positions {shift} … {NEAR + shift - 1} are turned as {number(shift + delta)} …"
-                + (": the positions given are not used." if round(delta) == -shift else "."),
-                "The function counts 0 … T−1 off the shape of x. With a cache, every new token is then at 0."
-                if round(delta) == -shift
-                else "An offset is added to positions that have it already.",
-                "argument",
-            )
-            return
     if np.abs(rotary.matrices((9, 10))[0] - rotary.matrices((9, 31))[0]).max() > 1e-4:
         seen = "Position 9 is turned otherwise in a call with position 31 than in one with position 10."
-        cause = "Positions are divided by the longest one, or sorted. A token's place must not depend on the others."
+        cause = "Positions are divided by the longest one, counted from it, or sorted. Each token's place is its own."
         report.wrong("length-dependent", seen, cause, "argument")
-        return
+    elif not _shifted(report, rotary, model, near):
+        _others(report, rotary, model, near)
+
+
+def _shifted(report: Report, rotary: Rotary, model: Model, near: Array) -> bool:
+    """Whether positions from 7 on are turned as others, all by one displacement."""
+    shift = 7
+    shifted = rotary.matrices(range(shift, NEAR + shift))
+    if np.abs(shifted[:-shift] - near[shift:]).max() < 1e-4:
+        return False
+    delta = _common(model.difference(shifted, range(shift, NEAR + shift)), model)
+    if delta is None:
+        return False
+    other_length = rotary.matrices(range(shift, NEAR + shift - 1))
+    if np.abs(other_length[: NEAR - 2 * shift] - near[shift : NEAR - shift]).max() < 1e-4:
+        seen = f"A second call of as many tokens, at positions {shift} …, returned the angles of the first."
+        report.wrong("cache-key", seen, "A cached table is looked up by length and not by position.", "state")
+        return True
+    unread = round(delta) == -shift
+    report.wrong(
+        "offset-ignored" if unread else "cache-offset",
+        f"Positions {shift} … {NEAR + shift - 1} are turned as {number(shift + delta)} …"
+        + (": the positions given are not used." if unread else "."),
+        "The function counts 0 … T−1 off the shape of x. With a cache, every new token is then at 0."
+        if unread
+        else "An offset is added to positions that have it already.",
+        "argument",
+    )
+    return True
+
+
+def _others(report: Report, rotary: Rotary, model: Model, near: Array) -> None:
+    """Few tokens, and positions that do not rise."""
     for given in ((9,), (23,), (9, 10, 11), (12, 3, 4, 9, 0, 0, 5)):
         try:
             measured = rotary.matrices(given)
@@ -58,19 +72,29 @@ def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> No
         found = [displacement(row, model.frequencies, 1e-2) for row in model.difference(measured, given)]
         if None in found:
             continue  # frequencies that depend on the length: check_far tells
-        seen = listed(round(p + float(delta or 0), 3) for p, delta in zip(given, found, strict=True))
+        read = [round(p + float(delta or 0), 3) for p, delta in zip(given, found, strict=True)]
         if given[0] == 12:
-            cause = (
-                "Only the first position is read, and the others are counted on from it. Padding and packing need each."
-            )
-            report.wrong("order-ignored", f"Positions {listed(given)} are turned as {seen}.", cause, "argument")
+            text = f"Positions {listed(given)} are turned as {listed(read)}."
+            report.wrong("order-ignored", text, _order(given, read), "argument")
         else:
             cause = (
                 "The offset counts the token about to be processed, or is advanced twice by the prompt: with n tokens "
                 "cached, the next one is at position n."
             )
-            text = f"In a call of {len(given)} token{'s' * (len(given) > 1)}, {listed(given)} is turned as {seen}."
-            report.wrong("cache-offset", text, cause, "argument")
+            text = f"In a call of {len(given)} token{'s' * (len(given) > 1)}, {listed(given)} is turned as "
+            report.wrong("cache-offset", f"{text}{listed(read)}.", cause, "argument")
+
+
+def _order(given: Sequence[int], read: list[float]) -> str:
+    """What the function makes of positions in any order."""
+    if read == sorted(given):
+        return "Positions are sorted. Padding and packing need each where it is."
+    first = next((word for word, p in (("first", given[0]), ("smallest", min(given))) if read[0] == p), None)
+    if first and np.ptp(np.array(read) - np.arange(len(read))) < 1e-2:
+        return (
+            f"Only the {first} position is read, and the others are counted on from it. Padding and packing need each."
+        )
+    return "A token's place depends on the others of its call. Padding and packing need each position as it is given."
 
 
 def _common(difference: Array, model: Model) -> float | None:
@@ -89,11 +113,9 @@ def check_far(report: Report, rotary: Rotary, model: Model, fitted: Fit, wanted:
             matrices = rotary.matrices(positions.tolist())
         except RefusedError as refusal:
             report.notes.append(f"Positions from {start:,} on are refused: {refusal}.")
-            break
-        if not np.isfinite(matrices).all():
-            cause = "float16 ends at 65,504: positions or angles overflow."
-            report.wrong("low-precision", f"At position {start:,} outputs are not finite.", cause, "bfloat16")
-            break
+            return float(start)
+        if _broken(report, model, matrices, positions):
+            return float(seen)
         difference = model.difference(matrices, positions)
         if np.abs(difference).max() < max(2e-3, 2e-6 * start):
             step = (difference / positions[:, None]).mean(0)
@@ -101,18 +123,46 @@ def check_far(report: Report, rotary: Rotary, model: Model, fitted: Fit, wanted:
             noise, seen = float(np.abs(model.difference(matrices, positions)).max()), start
             continue
         return _explain_far(report, rotary, model, matrices, positions, fitted, wanted, seen)
-    else:
-        made = "float64" if noise < 2e-6 else f"float32, off by {noise:.1g} rad at {seen:,}"
-        report.facts["angles"] = f"{made} (x in {str(rotary.dtype).removeprefix('torch.')})"
+    made = "float64" if noise < 2e-6 else f"float32, off by {noise:.1g} rad at {seen:,}"
+    report.facts["angles"] = f"{made} (x in {str(rotary.dtype).removeprefix('torch.')})"
+    if wanted.get("schedule") == "longrope" and fitted.name == "none":
+        report.wrong("schedule-ignored", f"No scaling is applied, up to position {seen:,}.", IGNORED, "longrope")
     return math.inf
+
+
+def _broken(report: Report, model: Model, matrices: Array, positions: Array) -> bool:
+    """Whether outputs far out are no rotations at all, or none of the length that they have near 0."""
+    bad = np.flatnonzero(~np.isfinite(matrices).all((1, 2)))
+    if len(bad):
+        overflow = "float16 ends at 65,504: positions or angles overflow."
+        float16 = positions[bad[0]] > 65_504
+        cause = overflow if float16 else "A table ends there and goes on uninitialised, or angles overflow."
+        seen = f"At position {positions[bad[0]]:,} outputs are not finite."
+        report.wrong(*(("low-precision", seen, cause, "bfloat16") if float16 else ("not-finite", seen, cause, "state")))
+        return True
+    first, second = model.hands(matrices)
+    lengths = np.abs(first)
+    uneven = (np.abs(first - second).max(1) > 1e-3) | (np.ptp(lengths, axis=1) > 1e-3) | (lengths.min(1) < 1e-6)
+    bad = np.flatnonzero(uneven)
+    if len(bad):
+        row = lengths[bad[0]]
+        report.wrong(
+            "far-norm",
+            f"At position {positions[bad[0]]:,} the outputs are no rotation: lengths are multiplied by "
+            f"{listed(sorted({row.min(), row.max()}))}, and near 0 by {number(model.factor)}.",
+            "A table ends there, and what follows was not filled in.",
+            "state",
+        )
+    return len(bad) > 0
 
 
 def _readings(model: Model, positions: Array) -> dict[str, Array]:
     """What rounding to 16 bits, at any of the places where code does it, makes of the angles."""
     readings = {}
+    start = round(displacement(model.first, model.frequencies, 1e-3) or 0)
     for dtype in LOW:
         name = str(dtype).removeprefix("torch.")
-        p, w = rounded(positions, dtype)[:, None], rounded(model.frequencies, dtype)
+        p, w = rounded(positions + start, dtype)[:, None] - start, rounded(model.frequencies, dtype)
         exact_p = np.asarray(positions, dtype=float)[:, None]
         readings[f"positions rounded to {name}"] = p * model.frequencies
         readings[f"frequencies rounded to {name}"] = exact_p * w
@@ -165,9 +215,10 @@ def _explain_far(
     if report.codes & MISPLACED:
         return float(good)  # which these angles follow from
     if read_as is not None:
+        every = read_as[np.abs(read_as - positions) > 0.5]
         wrong = np.flatnonzero(np.abs(read_as - positions) > 0.5)[:3]
-        text = f"Positions {listed(positions[wrong])}, … are turned as {listed(read_as[wrong].round(2))}, …"
-        report.wrong("far-positions", text, "Positions wrap around, or are clamped to a table's length.", "argument")
+        text = f"Positions {listed(positions[wrong])}, … are turned as {listed(read_as[wrong].round(2) + 0.0)}, …"
+        report.wrong("far-positions", text, misplaced(every), "argument")
         return float(good)
     begin = _boundary(rotary, model, good, int(positions[0]))
     beyond, attributes = _far_frequencies(model, matrices, positions), Fit(("free",))
@@ -210,6 +261,16 @@ def _explain_far(
     return float(begin)
 
 
+def misplaced(read_as: Array) -> str:
+    """Why positions far out are taken for others."""
+    if np.abs(read_as - read_as.round()).max() > 0.02:
+        return "Positions are scaled beyond some length."
+    if len(read_as) > 1 and np.ptp(read_as) < 0.5:
+        end = "clamped to a table's length" if read_as[0] > 0.5 else "taken for 0, or not turned, beyond a table's end"
+        return f"Positions are {end}."
+    return "Positions wrap around at some length, or another part of a table begins there."
+
+
 def _boundary(rotary: Rotary, model: Model, good: int, bad: int) -> int:
     """The first position whose lone token is turned by other angles, by halving."""
     good += RUN - 1 if good > NEAR else -1
@@ -238,26 +299,30 @@ def check_low_precision(report: Report, rotary: Rotary, model: Model, changed: f
     """x in 16 bits: the angles must be those of x in float64, up to rounding of the result."""
     if "low-precision" in report.codes:
         return
+    spans = [np.arange(start, start + 4) for start in (257, 1003, 4093) if start + 4 < changed]
+    spans = [span for span in spans if _as_near(rotary, model, span)]  # what others do, too, is not the dtype's fault
     for dtype in LOW:
         name = str(dtype).removeprefix("torch.")
-        for start in (257, 1003, 4093):
-            positions = np.arange(start, start + 4)
-            if start + 4 >= changed:
-                break
+        for positions in spans:
             try:
                 matrices = rotary.matrices(positions.tolist(), dtype)
             except RefusedError as refusal:
-                if start == 257:
-                    report.notes.append(f"x in {name} is refused: {refusal}.")
+                report.notes.append(f"x in {name} is refused: {refusal}.")
                 break
             hands = model.hands(matrices)[0] / model.factor
             off = float(np.abs(hands - np.exp(1j * model.angles(positions))).max())
             if off < 0.03 or _misread(report, model, hands, positions, f"With x in {name}", 0.03):
                 continue
-            seen = (
-                f"With x in {name}, cosines and sines at position {start:,} are off by up to {number(round(off, 3))}."
-            )
+            place = f"at position {positions[0]:,}"
+            seen = f"With x in {name}, cosines and sines {place} are off by up to {number(round(off, 3))}."
             report.wrong("low-precision", seen, "Angles are made in the dtype of x.", "bfloat16")
+
+
+def _as_near(rotary: Rotary, model: Model, positions: Array) -> bool:
+    try:
+        return bool(np.abs(model.difference(rotary.matrices(positions.tolist()), positions)).max() < 0.01)
+    except RefusedError:
+        return False
 
 
 def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
@@ -304,7 +369,7 @@ def check_memory(report: Report, rotary: Rotary, near: Array) -> None:
     if off > 1e-6:
         report.wrong(
             "remembers",
-            f"The first call, repeated after longer ones, gives another result: off by {number(round(off, 6))}.",
+            f"The first call, repeated after other ones, gives another result: off by {number(round(off, 6))}.",
             "A table made for a long input is cached and never restored, as in early dynamic NTK. The result must "
             "depend on the arguments alone.",
             "state",

@@ -11,6 +11,8 @@ from posenc_lib.doctor.measure import Array
 from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import Fit, fit, round_number, same
 
+IGNORED = "rope_scaling is read and not used, or not read at all. Short inputs hide it."
+
 
 def check_frequencies(
     report: Report, frequencies: Array, width: int, dim: int, wanted: dict[str, Any], *, rotary: bool
@@ -33,7 +35,7 @@ def check_frequencies(
     if rising(report, frequencies, speeds):
         report.facts["base"] = None
         return Fit(("free",))
-    slip = _slips(report, frequencies, fitted, width, wanted)
+    slip = _slips(report, frequencies, fitted, width, wanted, speeds)
     report.facts["base"] = fitted.base
     report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
     if fitted.factor != 1:
@@ -43,8 +45,10 @@ def check_frequencies(
     if slip:
         return fitted
     if fitted.name == "free":
+        if _strays(report, frequencies, width, speeds):
+            return fitted
         report.notes.append(f"No schedule fits. The first frequencies are {listed(frequencies[:4])}.")
-    scaled = _check_schedule(report, fitted, width, wanted)
+    scaled = _check_schedule(report, fitted, width, wanted, speeds)
     if not scaled:
         _check_base(report, fitted, width, dim, wanted, speeds)
     return fitted
@@ -69,7 +73,7 @@ def rising(report: Report, frequencies: Array, speeds: str) -> bool:
     return True
 
 
-def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any]) -> bool:
+def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any], speeds: str) -> bool:
     """What is wrong whatever was meant."""
     base, factor = fitted.base, fitted.factor
     if fitted.fault in ("bfloat16", "float16"):
@@ -104,17 +108,19 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
     meant = wanted.get("factor")
     if same(factor, 180 / math.pi) and meant is None:
         seen = f"The fastest pair turns {number(1 / factor)} rad a position, which is one degree."
-        report.wrong("degrees", seen, "Angles are converted from degrees; the formula has radians.", "planes")
+        report.wrong("degrees", seen, "Angles are converted from degrees; the formula has radians.", speeds)
         return True
     if factor < 1 and not (meant is not None and same(factor, meant)):
-        report.wrong(
-            "positions-multiplied",
-            f"The fastest pair turns {number(1 / factor)} rad a position, and no published encoding more than 1.",
-            "Angles are counted in turns; the formula has radians."
-            if any(same(1 / factor, turn) for turn in (math.pi, 2 * math.pi))
-            else "Positions are multiplied by the factor of linear interpolation; they are divided by it.",
-            "linear_interpolation",
-        )
+        seen = f"The fastest pair turns {number(1 / factor)} rad a position; θ^(−2i/d) is at most 1."
+        units = {math.pi: "counted in turns", 2 * math.pi: "counted in turns", 180 / math.pi: "converted to degrees"}
+        unit = next((words for turn, words in units.items() if same(1 / factor, turn)), None)
+        cause = "Positions are multiplied by the factor of linear interpolation; they are divided by it."
+        if same(factor, 0.5):
+            cause += " Or vectors are turned twice."
+        if unit is None:
+            report.wrong("positions-multiplied", seen, cause, "linear_interpolation")
+        else:
+            report.wrong("positions-multiplied", seen, f"Angles are {unit}; the formula has radians.", speeds)
         return True
     slip = next((k for k in (1, 2) if same(factor, base ** (k / width), 1e-5)), 0)
     intended = meant is not None and same(factor, meant)
@@ -130,7 +136,28 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
     return False
 
 
-def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, Any]) -> bool:
+def _strays(report: Report, frequencies: Array, width: int, speeds: str) -> bool:
+    """One or two pairs that are off the line on which all others lie."""
+    if len(frequencies) < 8 or frequencies.min() <= 0:
+        return False
+    index, logs = np.arange(len(frequencies)), np.log(frequencies)
+    slope = float(np.median(np.diff(logs)))
+    line = slope * index + float(np.median(logs - slope * index))
+    off = np.flatnonzero(np.abs(logs - line) > 1e-4)
+    if len(off) > 2:
+        return False
+    base = math.exp(-slope * width / 2)
+    report.wrong(
+        "stray-pair",
+        f"All pairs but {len(off)} have the frequencies of base {number(base)}: pair {off[0]} turns "
+        f"{number(float(frequencies[off[0]]))} rad a position, and {number(math.exp(line[off[0]]))} is on the line.",
+        "A frequency stands twice, or is overwritten; the index jumps there.",
+        speeds,
+    )
+    return True
+
+
+def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, Any], speeds: str) -> bool:
     """Schedule and factor against those meant; True where the base has been judged with them."""
     meant, factor, base = wanted.get("schedule"), wanted.get("factor"), wanted.get("base")
     if meant == "dynamic_ntk":
@@ -138,16 +165,16 @@ def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, A
     if meant == "ntk_aware":
         return _check_ntk(report, fitted, width, factor, base)
     if meant is not None and meant not in fitted.names:
-        if fitted.name == "none" and not (meant == "longrope" and base is None):
+        if fitted.name == "none" and meant != "longrope":  # whose short list may be all 1
             seen = f"No scaling is applied: the frequencies are those of base {number(fitted.base or 0)}."
-            cause = "rope_scaling is read and not used, or not read at all. Short inputs hide it."
-            report.wrong("schedule-ignored", seen, cause, meant)
+            report.wrong("schedule-ignored", seen, IGNORED, meant)
         elif meant != "longrope":
+            follow = "no schedule that the doctor knows" if fitted.name == "free" else " or ".join(fitted.names)
             report.wrong(
                 "schedule",
-                f"The frequencies follow {' or '.join(fitted.names)}, not {meant}.",
+                f"The frequencies follow {follow}, not {meant}.",
                 "A rope_type is read as another one, or its ramp is laid out in other units.",
-                "planes" if meant == "none" else meant,
+                speeds if meant == "none" else meant,
             )
         return True
     if factor is not None and fitted.name != "free" and not same(fitted.factor, factor, 1e-4) and fitted.name != "none":
@@ -161,14 +188,18 @@ def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, A
         )
     elif factor is not None and factor != 1 and fitted.name == "none" and meant is None:
         seen = f"No scaling by {number(float(factor))}: the first frequency is 1, the base {number(fitted.base or 0)}."
-        report.wrong("schedule-ignored", seen, "rope_scaling is read and not used.", "linear_interpolation")
+        report.wrong("schedule-ignored", seen, IGNORED, "linear_interpolation")
     return False
 
 
 def _check_ntk(report: Report, fitted: Fit, width: int, factor: float | None, base: float | None) -> bool:
     """NTK-aware scaling is a change of base, so it shows only against the base that it starts from."""
-    if fitted.base is None or base is None or fitted.name != "none":
-        return fitted.name == "none"  # against no base, any base may be scaled
+    if fitted.name != "none":
+        seen = f"The frequencies follow {' or '.join(fitted.names)}, and NTK-aware scaling is a change of base alone."
+        report.wrong("schedule", seen, "Two schedules are applied, or a rope_type is read as another one.", "ntk_aware")
+        return True
+    if fitted.base is None or base is None:
+        return True  # against no base, any base may be scaled
     if factor is None:
         report.facts["factor"] = (fitted.base / base) ** ((width - 2) / width)
         return True
@@ -195,6 +226,10 @@ def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[
     """The base against the one meant, with the slips that make one of the other."""
     base, meant = fitted.base, wanted.get("base")
     if base is None:
+        if meant is not None and wanted.get("schedule") is None and fitted.name == "free" and width >= 8:
+            seen = f"The frequencies are not those of base {number(float(meant))}, nor of any other."
+            cause = "Another formula, or a list of frequencies. Give schedule= if one that depends on a list is meant."
+            report.wrong("base", seen, cause, speeds)
         return
     step = 2 * math.log(base) / width  # ln of the ratio of neighbours
     if abs(step - round(step)) < 1e-6 and round(step) > 0 and (meant is None or not same(base, meant)):
@@ -218,6 +253,10 @@ def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[
             (meant ** (n / (n - 1)), "exponent-divisor", "The exponent is i/(d/2 − 1), as in tensor2tensor's table.")
         )
     causes.append((10000.0, "base", "The configuration's base is dropped, and the default 10,000 is used."))
+    other = round(width * math.log(meant) / math.log(base)) if base > 1 else 0
+    if meant > 1 and other > width and other % 16 == 0:
+        cause = f"The exponent is 2i/{other} and not 2i/{width}: it runs over another width, the model's say."
+        causes.append((meant ** (width / other), "exponent-width", cause))
     code, cause = next(
         ((code, cause) for value, code, cause in causes if same(base, value)),
         ("base", "Another model's base, or a schedule that changes it: NTK-aware scaling does."),

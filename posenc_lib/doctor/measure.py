@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,10 +25,14 @@ def call(fn: Callable[..., Any], *arguments: Any) -> Tensor:
     try:
         with torch.no_grad():
             result = fn(*arguments)
+            if isinstance(result, Tensor):
+                result = result.cpu()
     except Exception as error:
-        raise RefusedError(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}") from error
+        raise RefusedError(f"{type(error).__name__}: {' '.join(str(error).split())[:120].rstrip('.!')}") from error
     if not isinstance(result, Tensor):
         raise RefusedError(f"a {type(result).__name__} was returned, not a tensor")
+    if result.is_complex():
+        raise RefusedError("a complex tensor was returned, not a real one")
     return result
 
 
@@ -60,6 +65,8 @@ class Rotary:
         y = call(self.fn, x, at.expand(x.shape[0] if self.dims > 2 else 1, -1) if alike else at)
         if y.shape != x.shape:
             raise RefusedError(f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}")
+        if not y.is_floating_point():
+            raise RefusedError(f"x in {x.dtype} came back in {y.dtype}")
         return y
 
     def vectors(self, x: Tensor, positions: Sequence[int]) -> Tensor:
@@ -110,26 +117,30 @@ def speeds(z: Array) -> tuple[Array, Array]:
     return step + wrap(np.angle(z[-1] * z[0].conj()) - step * count) / count, np.angle(z[0])
 
 
-def displacement(difference: Array, frequencies: Array, tolerance: float) -> float | None:
+def displacement(difference: Array, frequencies: Array, tolerance: float, reach: float = 0) -> float | None:
     """The number of positions δ that explains differences of angle in all pairs, ω_i δ; None if there is none.
 
-    From the slowest pair, which knows large δ roughly, to the fastest, which knows it precisely.
+    From the slowest pair, which knows large δ roughly, to the fastest, which knows it precisely. The slowest pair is
+    allowed as many whole turns as `reach` positions take.
     """
     order = np.argsort(np.abs(frequencies))
     order = order[np.abs(frequencies[order]) > 1e-12]
-    delta = 0.0
+    slowest = float(frequencies[order[0]]) if len(order) else 1.0
+    turns = np.array(sorted(range(-(count := int(reach * abs(slowest) / math.pi)), count + 1), key=abs))
+    delta = 2 * math.pi * turns / slowest
     for i in order:
-        delta += float(wrap(difference[i] - frequencies[i] * delta)) / float(frequencies[i])
-    misfit = np.abs(wrap(difference - frequencies * delta)).max()
-    return delta if misfit < tolerance else None
+        delta = delta + wrap(difference[i] - frequencies[i] * delta) / frequencies[i]
+    misfit = np.abs(wrap(difference[:, None] - frequencies[:, None] * delta)).max(0)
+    fitting = delta[misfit < tolerance]
+    return float(fitting[0]) if len(fitting) else None
 
 
 def places(difference: Array, positions: Any, frequencies: Array) -> Array | None:
     """As which position each token is turned, from differences of angle (T, n); None if one is turned as none."""
-    found = [displacement(row, frequencies, 1e-2) for row in difference]
-    if None in found:
-        return None
-    return np.asarray(np.asarray(positions, dtype=float) + np.asarray(found, dtype=float))
+    at = np.asarray(positions, dtype=float)
+    reach = at[-1] if len(frequencies) > 2 else 0  # two pairs fit too many
+    found = [displacement(row, frequencies, 1e-2, reach) for row in difference]
+    return None if None in found else np.asarray(at + np.asarray(found, dtype=float)) + 0.0
 
 
 def rounded(values: Array | float, dtype: torch.dtype) -> Array:

@@ -20,23 +20,27 @@ SEEN = 10  # positions of query and key whose scores are compared
 
 def is_pair(fn: Callable[..., Any], x: Tensor, at: Tensor) -> bool:
     """Whether it takes query and key, with positions for both or for each, and returns two such tensors."""
-    return any(_both(fn, count, x, at) is not None for count in (1, 2))
+    return any(_both(fn, x.clone(), x.clone(), *[at] * count) is not None for count in (1, 2))
 
 
-def _both(fn: Callable[..., Any], count: int, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor] | None:
+def _both(fn: Callable[..., Any], q: Tensor, k: Tensor, *at: Tensor) -> tuple[Tensor, Tensor] | None:
     try:
         with torch.no_grad():
-            result = fn(x.clone(), x.clone(), *[at] * count)
+            result = fn(q, k, *at)
     except Exception:
         return None
     good = isinstance(result, tuple | list) and len(result) == 2 and all(isinstance(y, Tensor) for y in result)
-    return (result[0], result[1]) if good and result[0].shape == result[1].shape == x.shape else None
+    return (result[0], result[1]) if good and result[0].shape == result[1].shape == q.shape else None
 
 
-def _side(fn: Callable[..., Any], index: int) -> Callable[[Tensor, Tensor], Tensor]:
+def _side(fn: Callable[..., Any], index: int, other: float = 1, moved: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
+    """What becomes of x as the query or the key, where the other one is `other` times x, `moved` positions on."""
+
     def turned(x: Tensor, at: Tensor) -> Tensor:
-        for count in (1, 2):
-            result = _both(fn, count, x, at)
+        order = 1 if index == 0 else -1
+        vectors, places = (x, other * x)[::order], (at, at + moved)[::order]
+        for positions in ((at,), places):
+            result = _both(fn, *vectors, *positions)
             if result is not None:
                 return result[index]
         raise RefusedError("neither (q, k, positions) nor (q, k, q_positions, k_positions) gives two tensors like q")
@@ -52,6 +56,12 @@ def diagnose_pair(report: Report, fn: Callable[..., Any], dim: int, token_axis: 
         diagnose_rotary(own, side, dim, token_axis, wanted)
     axis = 1 if "axis" in report.codes else token_axis
     q, k = (Rotary(side, dim, axis).matrices(range(NEAR)) for side in sides)
+    for index, (turned, name, other) in enumerate(((q, "query", "key"), (k, "key", "query"))):
+        alone = Rotary(_side(fn, index, other=0, moved=3), dim, axis).matrices(range(NEAR))
+        if np.abs(alone - turned).max() > 1e-5:
+            seen = f"The turned {name} depends on the {other}"
+            seen += " or its positions." if alone.any() else " alone: they come back exchanged."
+            report.wrong("exchanged", seen, "Two arguments or two results are taken in the other order.", "one map")
     if np.abs(q - k).max() < 1e-5:
         report.facts["key"] = "turned as the query"
         _add(report, key)
@@ -97,4 +107,4 @@ def _explain(report: Report, key: Report, q: Array, k: Array, moves: float) -> N
     cause = (
         "One of the two calls has another table, layout, sign or offset. A cached key must be turned as the query is."
     )
-    report.findings.insert(0, report.finding("query-and-key", seen, cause, "wish"))
+    report.findings.insert(0, report.finding("query-and-key", seen, cause, "one map"))

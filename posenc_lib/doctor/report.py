@@ -29,6 +29,8 @@ _NOTATION = ("notebooks/00_notation_and_conventions", "Notation and conventions"
 _SINUSOIDS = ("notebooks/04_sinusoids_the_table", "Sinusoids: the table")
 _RELATIVE = ("notebooks/07_relative_encodings", "Relative encodings")
 _ROPE = ("notebooks/10_rope_core_idea", "RoPE's core idea")
+_MATHEMATICS = ("notebooks/11_ropes_mathematics", "RoPE's mathematics")
+_LLAMA = ("notebooks/14_llama_3_and_its_family", "Llama 3 and its family")
 _ERRATA = ("notebooks/90_errata_of_tutorials", "Errata of popular tutorials")
 _ZOO = ("book/zoo", "The zoo of encodings")
 PLACES = {
@@ -39,14 +41,15 @@ PLACES = {
     "factor": Place(*_NOTATION, "One owner for every factor"),
     "state": Place(*_NOTATION, "No hidden state"),
     "table": Place(*_SINUSOIDS, "One table, how many layouts?"),
+    "sixteen": Place(*_SINUSOIDS, "What do sixteen bits leave?"),
     "clocks": Place(*_SINUSOIDS, "How fast is each pair?"),
     "distance": Place(*_RELATIVE, "A score that sees the distance"),
     "buckets": Place(*_RELATIVE, "T5: a number for each bucket"),
-    "wish": Place(*_ROPE, "What we ask for"),
     "planes": Place(*_ROPE, "Many planes, many speeds"),
     "kept": Place(*_ROPE, "What a rotation keeps"),
     "spellings": Place(*_ROPE, "Two spellings of the pairs"),
     "direction": Place(*_ROPE, "Which way round"),
+    "one map": Place(*_MATHEMATICS, "One map for query and key"),
     "letter": Place(*_ERRATA, "1. The letter $i$ numbers channels"),
     "shifted": Place(*_ERRATA, "2. The exponent $(2k-1)/d$"),
     "floored": Place(*_ERRATA, "3. `-math.log(10000.0) / d_model // 2`"),
@@ -54,14 +57,14 @@ PLACES = {
     "bfloat16": Place(*_ERRATA, "10. Positions in bfloat16"),
     "slopes": Place(*_ERRATA, "12. One geometric series for any number of heads"),
     "penalty": Place(*_ERRATA, "13. A penalty that rewards"),
-    "partial": Place(*_ZOO, "RoPE, partial"),
+    "partial": Place(*_MATHEMATICS, "Channels that stand still"),
     "linear_interpolation": Place(*_ZOO, "Position interpolation"),
     "ntk_aware": Place(*_ZOO, "NTK-aware"),
     "dynamic_ntk": Place(*_ZOO, "Dynamic NTK"),
     "ntk_by_parts": Place(*_ZOO, "NTK-by-parts"),
     "yarn": Place(*_ZOO, "YaRN, as in the paper"),
     "yarn_released": Place(*_ZOO, "YaRN, as released"),
-    "llama3": Place(*_ZOO, "Llama 3.1's schedule"),
+    "llama3": Place(*_LLAMA, "Llama 3.1: a rule in three bands"),
     "longrope": Place(*_ZOO, "LongRoPE"),
     "proportional": Place(*_ZOO, "p-RoPE"),
 }
@@ -89,7 +92,7 @@ class Finding:
     place: Place
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """What `diagnose` found: conventions as facts, faults as findings, and notes that are no faults.
 
@@ -149,6 +152,8 @@ class Report:
         for note in self.notes:
             lines += ["", *_wrapped("Note: ", note)]
         return "\n".join(lines)
+
+    __repr__ = __str__  # a notebook shows the page
 
 
 def show(value: Any) -> str:

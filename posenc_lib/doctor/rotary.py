@@ -11,7 +11,17 @@ import torch
 
 from posenc_lib.doctor.calls import LOW, NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
 from posenc_lib.doctor.frequency_checks import check_frequencies, rising
-from posenc_lib.doctor.measure import Array, Model, Rotary, displacement, other_axis, rounded, speeds
+from posenc_lib.doctor.measure import (
+    Array,
+    Model,
+    RefusedError,
+    Rotary,
+    displacement,
+    other_axis,
+    rounded,
+    speeds,
+    wrap,
+)
 from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import Fit, same, unaliased
 
@@ -29,6 +39,8 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
         token_axis = 1
     rotary = Rotary(fn, dim, token_axis)
     near = rotary.matrices(range(NEAR))
+    if not _same_map(report, rotary, near):
+        return
     for dtype in LOW:
         if (near == rounded(near, dtype)).all() and not np.isin(near, (-1, 0, 1)).all():
             name = str(dtype).removeprefix("torch.")
@@ -45,7 +57,7 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
         return
     check_calls(report, rotary, model, near)
     fitted = _frequencies(report, model, near, wanted)
-    if "uneven" in report.codes:
+    if report.codes & {"uneven", "low-precision"}:
         return
     changed = check_far(report, rotary, model, fitted, wanted)
     check_low_precision(report, rotary, model, changed)
@@ -53,21 +65,53 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
     check_memory(report, rotary, near)
 
 
+def _same_map(report: Report, rotary: Rotary, near: Array) -> bool:
+    """Whether it is one linear map for each position: at every call, for zeros, in every row and head."""
+    again = float(np.abs(rotary.matrices(range(NEAR)) - near).max())
+    if again > 1e-6:
+        seen = f"The same call, repeated at once, gives another result: off by up to {number(again)}."
+        report.wrong("remembers", seen, "The function counts its calls, or draws at random.", "state")
+        return False
+    added = rotary.vectors(torch.zeros(1, rotary.dim, dtype=rotary.dtype), range(NEAR))
+    if float(added.abs().max()) > 1e-6:
+        seen = f"A vector of zeros comes back with entries up to {number(float(added.abs().max()))}."
+        report.wrong("added", seen, "A table is added, as an embedding is. A rotation multiplies.", "planes")
+        return False
+    if rotary.dims < 4:
+        return True
+    batch = (3, 5, 2, rotary.dim) if rotary.token_axis == 1 else (3, 2, 5, rotary.dim)
+    x = torch.randn(batch, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(rotary.dtype)
+    heads = 2 if rotary.token_axis == 1 else 1
+    try:
+        whole = rotary.apply(x.clone(), range(5))
+        for axis, name in ((0, "rows of a batch"), (heads, "heads")):
+            parts = [rotary.apply(part.clone(), range(5)) for part in x.split(1, axis)]
+            off = float((torch.cat(parts, axis) - whole).abs().max())
+            if off > 1e-4:
+                seen = f"At the same positions, {name} are turned otherwise together than alone: off by {number(off)}."
+                report.wrong("not-alike", seen, "A table is indexed or broadcast along another axis.", "symbols")
+                return False
+    except RefusedError:
+        pass
+    return True
+
+
 def _check_linear(report: Report, rotary: Rotary, near: Array) -> None:
     """The matrices say what happens to every x, and x itself is left as it was."""
-    x = torch.randn(1, rotary.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(rotary.dtype)
-    expected = near @ x[0].double().numpy()
-    error = np.abs(rotary.vectors(x, range(NEAR))[0].double().numpy() - expected).max()
+    x = torch.randn(NEAR, rotary.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(rotary.dtype)
+    tokens = x[None, :, None] if rotary.token_axis == 1 else x[None, None]
+    tokens = tokens if rotary.dims == 4 else x[None] if rotary.dims == 3 else x
+    y = rotary.apply(tokens.clone(), range(NEAR)).reshape(x.shape).double().numpy()
+    error = np.abs(y - np.einsum("tij,tj->ti", near, x.double().numpy())).max()
     if error > 1e-4:
         report.wrong(
             "not-linear",
-            f"A vector is not turned as the unit vectors it is made of: off by {number(float(error))}.",
+            f"Vectors are not turned as the unit vectors they are made of: off by {number(float(error))}.",
             "The function normalises, clips or mixes tokens, or depends on the calls before.",
             "kept",
         )
-    tokens = x[:, None] if rotary.dims == 3 else x if rotary.dims == 2 else x[:, None, None]
     before = tokens.clone()
-    rotary.apply(tokens, [3])
+    rotary.apply(tokens, range(NEAR))
     if not torch.equal(tokens, before):
         report.wrong(
             "in-place",
@@ -91,12 +135,13 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
     strength = np.abs(near[:, rows]).max(0) * (1 - np.eye(dim))
     linked = (strength > 1e-14) | (strength.T > 1e-14)
     if not linked.any():
-        report.wrong(
-            "no-rotation",
-            f"At positions 0 … {NEAR - 1} no channel turns.",
-            "Positions are read from another axis of x, whose size is 1, or the rotation is never applied.",
-            "argument",
-        )
+        seen = f"At positions 0 … {NEAR - 1} no channel turns"
+        cause = "Positions are read from another axis of x, whose size is 1, or the rotation is never applied."
+        own = near[:, np.arange(dim), np.arange(dim)]
+        if np.ptp(own) > 1e-6:
+            seen += f"; each is multiplied by numbers from {listed((own.min(),))} to {listed((own.max(),))}"
+            cause = "The term with the sine is missing."
+        report.wrong("no-rotation", f"{seen}.", cause, "argument")
         return None
     if linked.sum(0).max() > 1:
         channel = int(linked.sum(0).argmax())
@@ -145,10 +190,11 @@ def _layout(pairs: Array, dim: int) -> str:
 def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, wanted: dict[str, Any]) -> None:
     """How many channels turn; whether the others pass through."""
     dim, turned = near.shape[-1], pairs.size
+    dim, turned = near.shape[-1], pairs.size
     spread = layout == "half" and turned < dim and (pairs[:, 1] - pairs[:, 0] == dim // 2).all()
     where = "" if pairs.min() == 0 else f", from channel {pairs.min()} on"
     report.facts["rotated channels"] = f"{turned} of {dim}{where}"
-    if where:
+    if where and not spread:
         report.notes.append(
             "The first channels don't turn. So it is in latent attention; with a partial rotary factor the first turn."
         )
@@ -163,31 +209,36 @@ def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, 
         )
     expected = wanted.get("rotary_dim")
     if expected is not None and (turned != expected or spread):
+        meant = f"{expected} were expected to" if turned != expected else f"(i, i + {turned // 2}) was expected"
         report.wrong(
             "rotary-width",
-            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {expected} were expected to.",
+            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {meant}.",
             "Frequencies or pairs are built over the width of the head and not over the rotated channels, or a "
             "partial_rotary_factor is not read.",
             "partial",
-        )
-    elif spread:
-        report.notes.append(
-            f"Pairs reach over the whole head (i, i + {dim // 2}) though only {turned} channels turn. That is p-RoPE; "
-            "partial rotary pairs channels within the rotated part."
         )
 
 
 def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any]) -> bool:
     """Both rows of a pair show one rotation of constant length; False where frequencies would mean nothing."""
     first, second = model.hands(near)
-    lengths = np.abs(np.concatenate((first, second), 1))
-    norm = f"Lengths are multiplied by {number(float(lengths.min()))} … {number(float(lengths.max()))}. "
+    lengths = np.abs(first)
     if np.abs(first - second.conj()).max() < 1e-5 < np.abs(first - second).max():
+        wide, narrow = np.abs(first.real) + np.abs(first.imag), np.abs(np.abs(first.real) - np.abs(first.imag))
         report.wrong(
             "sine-sign",
-            "Both rows of a pair have the sine with one sign: a reflection, not a rotation. Two of them do not add "
-            "their angles, so scores don't depend on the offset alone.",
+            "Both rows of a pair have the sine with one sign, which is no rotation: lengths are multiplied by "
+            f"{number(float(narrow.min()))} … {number(float(wide.max()))}, and scores depend on more than the offset.",
             "A minus is missing in rotate_half, or stands before both halves.",
+            "kept",
+        )
+        return False
+    if np.abs(first + second).max() < 1e-5:
+        report.wrong(
+            "reflection",
+            "Every pair is reflected and not turned, at position 0 as well. Lengths are kept. Where query and key are "
+            "both treated so, scores are those of a rotation; with a partner that is turned they are not relative.",
+            "A minus stands in the wrong row, or the two halves are joined in the wrong order.",
             "kept",
         )
         return False
@@ -196,20 +247,44 @@ def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any
         return False
     model.factor = float(lengths.mean())
     if np.ptp(lengths) > 1e-4 * model.factor:
-        cosine, sine = np.abs(first.real).max(), np.abs(first.imag[:, 0]).max()
-        grows = lengths.mean(1)
-        if np.ptp(lengths, axis=1).max() < 1e-4 * model.factor or np.abs(np.diff(grows)).min() > 1e-5:
-            seen = norm + "The factor changes from position to position."
-            cause = "A decay such as xPos's, whose key gets the inverse. Alone it makes scores depend on positions."
-        elif abs(cosine / sine - 1) > 0.03:
-            seen = norm + f"Cosines reach {number(float(cosine))}, sines {number(float(sine))}."
-            cause = "The attention factor multiplies one of the two tables only."
-        else:
-            seen, cause = norm + "The factor differs between pairs.", "A scale is laid out for another pairing."
-        report.wrong("norm", seen, cause, "kept")
+        _norm(report, first)
         return False
     model.frequencies, model.first = speeds(first)
+    if report.facts["layout"] == "other":
+        _order(report, model)
     return True
+
+
+def _order(report: Report, model: Model) -> None:
+    """Pairs of no published layout: which channel is the first, and which pair, can't be known. The fastest is."""
+    back = np.sign(model.frequencies) < 0
+    model.pairs[back] = model.pairs[back, ::-1]
+    model.frequencies, model.first = np.abs(model.frequencies), np.where(back, -model.first, model.first)
+    order = np.argsort(-model.frequencies, kind="stable")
+    model.pairs, model.frequencies, model.first = model.pairs[order], model.frequencies[order], model.first[order]
+    pairs = ", ".join(f"({a}, {b})" for a, b in model.pairs[:3])
+    report.notes.append(f"The fastest pairs are {pairs}: no published layout. Its direction can't be told.")
+
+
+def _norm(report: Report, hands: Array) -> None:
+    """Lengths that change with the position or from pair to pair."""
+    lengths = np.abs(hands)
+    norm = f"Lengths are multiplied by {number(float(lengths.min()))} … {number(float(lengths.max()))}. "
+    cosine, sine = np.abs(hands.real).max(), np.abs(hands.imag[:, 0]).max()
+    steps = np.diff(lengths.mean(1))
+    if np.ptp(lengths, axis=1).max() < 1e-4 * lengths.mean() or min(steps.max(), -steps.min(), key=abs) < -1e-5:
+        seen = norm + "The factor changes from position to position."
+        cause = "A decay such as xPos's, whose key gets the inverse. Alone it makes scores depend on positions."
+    elif abs(cosine / max(sine, 1e-9) - 1) > 0.03:
+        seen = norm + f"Cosines reach {number(float(cosine))}, sines {number(float(sine))}."
+        one = "One of the two terms is missing." if min(cosine, sine) < 1e-6 else ""
+        cause = one or "The attention factor multiplies one of the two tables only."
+    elif np.ptp(lengths, axis=0).max() < 1e-4 * lengths.mean():
+        seen, cause = norm + "The factor differs between pairs.", "A scale is laid out for another pairing."
+    else:
+        seen = norm + "The factor differs between pairs and positions."
+        cause = "Cosines and sines are those of different positions or frequencies."
+    report.wrong("norm", seen, cause, "kept")
 
 
 def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
@@ -236,24 +311,37 @@ def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
             "mixed-table",
         )
     else:
-        report.wrong(
-            "norm",
-            "The two rows of a pair show different rotations, so lengths are not kept and scores are not relative.",
-            "Cosines and sines come from different tables, or one of them has another sign or order.",
-            "kept",
-        )
+        blocks = np.stack((first.real, -first.imag, second.imag, second.real), -1).reshape(*first.shape, 2, 2)
+        stretched = np.linalg.svd(blocks, compute_uv=False)
+        if "in-place" not in report.codes:  # from which it follows
+            report.wrong(
+                "norm",
+                "The two rows of a pair show different rotations: lengths are multiplied by "
+                f"{number(float(stretched.min()))} … {number(float(stretched.max()))}.",
+                "Cosines and sines come from different tables, or one of them has another sign or order.",
+                "kept",
+            )
 
 
 def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, Any]) -> Fit:
     """Direction, schedule, base, attention factor and first position."""
-    off = np.abs(model.difference(near, range(NEAR))).max(1)
-    if off.max() > 0.1:
+    difference = model.difference(near, range(NEAR))
+    off = np.abs(difference).max(1)
+    for dtype in LOW:
+        angles = model.angles(range(NEAR)) + difference
+        if off.max() > 1e-4 and np.abs(angles - rounded(angles, dtype)).max() < 1e-6:
+            name = str(dtype).removeprefix("torch.")
+            seen = f"All angles are {name} numbers, up to {number(float(off.max()))} rad off a line in the position."
+            report.wrong("low-precision", seen, "Angles are rounded before their cosines are taken.", "bfloat16")
+            return Fit(("free",))
+    if off.max() > 0.01:
         at = int(off.argmax())
         report.wrong(
             "uneven",
             f"Angles do not grow evenly with the position: at {at} they are up to {number(float(off[at]))} rad off the "
             "line.",
-            "The position is not multiplied by the frequency as it is: a logarithm, a power or a table comes between.",
+            "The position is not multiplied by the frequency as it is: a logarithm, a power, a rounding or a table "
+            "comes between.",
             "planes",
         )
         return Fit(("free",))
@@ -262,8 +350,9 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
         return Fit(("free",))
     sign = float(np.sign(model.frequencies[turning[-1]]))
     direction = "counter-clockwise" if sign > 0 else "clockwise"
-    report.facts["direction"] = direction
-    if wanted.get("direction") not in (None, direction):
+    unordered = report.facts["layout"] == "other"
+    report.facts["direction"] = None if unordered else direction
+    if not unordered and wanted.get("direction") not in (None, direction):
         report.wrong(
             "direction",
             f"Channel 0 turns towards {'' if sign > 0 else 'minus '}channel {model.pairs[0, 1]}: {direction}.",
@@ -273,11 +362,11 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
         )
     dim = near.shape[-1]
     speeds_ = unaliased(sign * model.frequencies)
-    whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all()
+    whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all() and wanted.get("rotary_dim") in (None, dim)
     prope = wanted.get("schedule") == "proportional" and report.facts["layout"] == "interleaved"
     width = dim if whole_head or prope else model.pairs.size
     padded = np.zeros(width // 2)
-    padded[: len(speeds_)] = speeds_
+    padded[(model.pairs[:, 0] if whole_head else np.arange(len(speeds_)))] = speeds_
     if (speeds_ <= 0).any():
         report.wrong(
             "mixed-direction",
@@ -287,11 +376,22 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
         )
         return Fit(("free",))
     fitted = check_frequencies(report, padded, width, dim, wanted, rotary=True)
-    if width < dim and fitted.base is not None and report.facts["layout"] == "interleaved":
+    if (
+        width < dim
+        and model.pairs.min() == 0
+        and wanted.get("rotary_dim") is None
+        and fitted.base is not None
+        and report.facts["layout"] == "interleaved"
+    ):
         over_all = float(f"{fitted.base ** (dim / width):.5g}")
         report.notes.append(
             f"Over all {dim} channels the same frequencies are those of base {number(over_all)}, in p-RoPE, where "
             "slow pairs stand still."
+        )
+    if whole_head and fitted.name == "proportional":
+        report.notes.append(
+            f"Pairs reach over the whole head (i, i + {dim // 2}) though only {model.pairs.size} channels turn. That "
+            "is p-RoPE; partial rotary pairs channels within the rotated part."
         )
     _check_factor(report, model.factor, fitted, wanted, len(speeds_))
     _check_first(report, model, wanted)
@@ -304,6 +404,7 @@ def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any],
     a = round(a, 9) if abs(a - 1) > 1e-6 else 1.0
     report.facts["attention factor"] = a
     expected = wanted.get("attention_factor")
+    unknown = fitted.name == "free" or wanted.get("schedule") == "longrope" or "not-linear" in report.codes
     scaled = "yarn" in fitted.names or "yarn_released" in fitted.names
     usual = 0.1 * math.log(fitted.factor) + 1 if scaled and fitted.factor >= 1 else None
     single = expected if expected is not None else usual
@@ -323,10 +424,10 @@ def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any],
             "the softmax scale. One was taken for the other, or left out.",
             "factor",
         )
-    elif expected is None and a != 1 and not scaled and fitted.name != "free" and pairs > 3:  # fewer fit anything
+    elif expected is None and a != 1 and not scaled and not unknown and pairs > 3:  # fewer fit anything
         report.wrong(
             "norm",
-            f"Every rotated vector is multiplied by {number(a)}, and the frequencies have no schedule with a factor.",
+            f"Every rotated vector is multiplied by {number(a)}, and no attention factor belongs to these frequencies.",
             "A left-over attention factor, or a scale that belongs to the softmax. Give attention_factor= if it is "
             "meant.",
             "kept",
@@ -344,6 +445,9 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
         delta = float(round(delta))
     report.facts["first position"] = delta
     expected = float(wanted.get("offset") or 0)
+    if np.abs(wrap(model.first - expected * model.frequencies)).max() < 1e-3:
+        report.facts["first position"] = expected  # which may lie turns away
+        return
     if delta is None:
         report.wrong(
             "first-position",

@@ -39,9 +39,11 @@ def round_number(value: float, digits: int = 2) -> bool:
 
 
 def fit(frequencies: Array, width: int) -> Fit:
-    """The schedule of frequencies (n,), all above 0 but for trailing zeros, in an encoding `width` channels wide."""
+    """The schedule of frequencies (n,), none below 0, in an encoding `width` channels wide."""
     turning = frequencies[frequencies > 0]
     if len(turning) < len(frequencies):
+        if frequencies[: len(turning)].min() <= 0:
+            return Fit(("free",))  # fast pairs stand still
         plain = fit(turning, width)
         geometric = plain.name in ("none", "linear_interpolation") and not plain.fault
         return Fit(("proportional",), plain.base, plain.factor) if geometric else plain
@@ -91,6 +93,8 @@ def _by_parts(frequencies: Array, width: int) -> Fit | None:
     if raised is not None:
         return raised
     for slope in (tail, head):
+        if slope > -1e-6:
+            continue
         ratio = np.exp(logs - index * slope)
         if (np.diff(ratio) >= -1e-5).all() and abs(ratio[-1] - 1) < 1e-3 and ratio[0] < 1 - 1e-3:
             return Fit(("ntk_by_parts",), math.exp(-slope * width / 2), 1 / float(ratio[0]), fault="inverted")
@@ -121,7 +125,9 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
     base = math.exp(-slope * width / 2)
     names, length = [], None
     if inside.sum() < 2:
-        return Fit(("ntk_by_parts", "yarn", "yarn_released", "llama3"), base, factor)
+        wide = {"yarn": 32, "llama3": 4}  # the ramp's two ends, in turns: most pairs between them must be on it
+        near = [name for name, ends in wide.items() if math.log(ends) / -slope < inside.sum() + 2]
+        return Fit(("ntk_by_parts", *near, "yarn_released"), base, factor)
     for coordinate, kind in ((index.astype(float), "index"), (plain, "frequency")):
         a, b = np.polyfit(coordinate[inside], kept[inside], 1)
         if np.abs(np.clip(a * coordinate + b, 0, 1) - kept).max() > 1e-3:
@@ -134,11 +140,11 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
             close = {4.0: "llama3", 32.0: "yarn"}
             names += [name for turns, name in close.items() if same(beta, turns, 0.01)]
             if names[-1:] in (["llama3"], ["yarn"]):
-                length = 2 * math.pi / ends[0]  # where α is 1 turn
+                length = float(2 * math.pi / ends[0])  # where α is 1 turn
             names.append("ntk_by_parts")
     exact = inside.sum() == 2 and "llama3" in names  # two points fit any ramp; a ratio of 4 is no chance
     order = sorted(names, key=lambda name: name != "llama3") if exact else names
-    return Fit(tuple(order) or ("free",), base, factor, length)
+    return Fit(tuple(order), base, factor, length) if order else Fit(("free",))
 
 
 def _ntk_head(logs: Array, head: float, tail: float, width: int) -> Fit | None:

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from posenc_lib.doctor.frequency_checks import check_frequencies
+from posenc_lib.doctor.calls import misplaced
+from posenc_lib.doctor.frequency_checks import check_frequencies, rising
 from posenc_lib.doctor.measure import Array, RefusedError, call, displacement, places, rounded, speeds, wrap
 from posenc_lib.doctor.report import MISPLACED, Report, listed, number
 from posenc_lib.doctor.schedules import round_number, unaliased
 
 NEAR = 64
-FAR = (257, 1003, 4093)
+FAR = (257, 1003, 4093, 20011, 100003)
 
 
 def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dict[str, Any]) -> None:
     """Find the pairs of sines and cosines, then judge their frequencies as those of a rotation."""
     near = _table(fn, range(NEAR), dim)
-    if not np.isfinite(near).all():
-        report.wrong("not-finite", "Some rows are not finite.", "Uninitialised or overflowing tables.", "precision")
-        return
-    empty = np.flatnonzero(~near.any(1))
-    if len(empty) and _layout(near[near.any(1)]) is not None:
-        report.wrong(
-            "zero-row",
-            f"The row of position {listed(empty)} is zero; in a sinusoid every pair has length 1.",
-            "It is the row of padding_idx, which fairseq's tables keep free: the first token's row is padding_idx + 1. "
-            "Or the table is longer than what was filled in.",
-            "argument",
-        )
+    if _unusable(report, near):
         return
     length = float(np.sqrt((near**2).sum(1).mean() / (dim // 2)))
     if abs(length - 1) > 1e-4 and _layout(near / length) is not None:
@@ -47,14 +38,15 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
             "tables-mixed",
             "No layout makes channels pairs of a sine and a cosine of one angle: sin² + cos² is up to "
             f"{number(float((lengths**2).max()))} in halves.",
-            "Sines and cosines are made from frequencies in different order, or from an index that skips.",
+            "Sines and cosines are made from frequencies in different order, or from an index that skips. Or it is no "
+            "sinusoid, but a learned table.",
             "table",
         )
         return
     layout, first, sines, cosines = found
     report.facts["layout"] = layout
     report.facts["first in a pair"] = first
-    if wanted.get("layout") not in (None, layout):
+    if wanted.get("layout") not in (None, layout) and dim > 3:  # one pair has both layouts
         report.wrong(
             "layout",
             f"The layout is {layout}, not {wanted['layout']}.",
@@ -65,8 +57,14 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
     hands = near[:, cosines[:count]] + 1j * near[:, sines[:count]]
     frequencies, phase = speeds(hands)
     frequencies = unaliased(frequencies)
+    falling = int((frequencies < -1e-9).sum())
+    if falling:
+        if not rising(report, frequencies, "clocks"):
+            seen = f"In {falling} of {count} pairs the sine falls at first: it has a minus."
+            report.wrong("sine-sign", seen, "A sign is turned round, or positions are negative.", "table")
+        return
     _shift(report, phase, frequencies, wanted)
-    width = _width(frequencies, dim)
+    width = _width(frequencies, dim) if dim % 2 == 0 or not near[:, -1].any() else dim
     if width != dim:
         report.facts["form"] = "tensor2tensor (the last frequency is 1/base)"
         report.facts["base"] = float(frequencies[0] / frequencies[-1])
@@ -77,6 +75,29 @@ def diagnose_table(report: Report, fn: Callable[..., Any], dim: int, wanted: dic
     _calls(report, fn, dim, near, frequencies)
     _far(report, fn, dim, cosines[:count], sines[:count], frequencies, phase)
     _odd(report, fn, dim, near, wanted)
+
+
+def _unusable(report: Report, near: Array) -> bool:
+    """Whether no frequency can be read from these rows."""
+    if not np.isfinite(near).all():
+        report.wrong("not-finite", "Some rows are not finite.", "Uninitialised or overflowing tables.", "precision")
+        return True
+    for dtype in (torch.bfloat16, torch.float16):
+        if (near == rounded(near, dtype)).all() and not np.isin(near, (-1, 0, 1)).all():
+            seen = f"All entries are {str(dtype)[6:]} numbers, from which no frequency can be read."
+            report.wrong("low-precision", seen, "The table is made in 16 bits. Cast it where it is used.", "sixteen")
+            return True
+    empty = np.flatnonzero(~near.any(1))
+    if len(empty) and _layout(near[near.any(1)]) is not None:
+        report.wrong(
+            "zero-row",
+            f"The row of position {listed(empty)} is zero; in a sinusoid every pair has length 1.",
+            "It is the row of padding_idx, which fairseq's tables keep free: the first token's row is padding_idx + 1. "
+            "Or the table is longer than what was filled in.",
+            "argument",
+        )
+        return True
+    return False
 
 
 def _table(fn: Callable[..., Any], positions: Any, dim: int) -> Array:
@@ -128,7 +149,11 @@ def _shift(report: Report, phase: Array, frequencies: Array, wanted: dict[str, A
         report.wrong(
             "first-position",
             f"The row of position 0 {what}.",
-            "Counting from 1, or rows reserved for padding (fairseq begins at padding_idx + 1).",
+            "Cosines have a minus."
+            if np.abs(np.abs(phase) - math.pi).max() < 1e-6
+            else "Sines and cosines are exchanged, or one of them has a minus."
+            if np.abs(np.abs(phase) - math.pi / 2).max() < 1e-6
+            else "Counting from 1, or rows reserved for padding (fairseq begins at padding_idx + 1).",
             "argument",
         )
 
@@ -183,7 +208,7 @@ def _far(
         read_as = places(wrap(np.angle(hands) - angles), positions, frequencies)
         for dtype in (torch.bfloat16, torch.float16):
             read = rounded(positions, dtype)[:, None] * frequencies + phase
-            if np.abs(hands - np.exp(1j * read)).max() < 0.03:
+            if np.isfinite(read).all() and np.abs(hands - np.exp(1j * read)).max() < 0.03:
                 seen = f"Positions from {start:,} on are rounded to {str(dtype)[6:]}: rows are off by {number(off)}."
                 break
         else:
@@ -191,8 +216,8 @@ def _far(
                 return  # which these follow from
             if read_as is not None:
                 text = f"The rows of positions {listed(positions)} are those of {listed(read_as.round(2))}."
-                cause = "Positions wrap around, or are clamped to a table's length."
-                report.wrong("far-positions", text, cause, "argument")
+                wrong = read_as[np.abs(read_as - positions) > 0.5]
+                report.wrong("far-positions", text, misplaced(wrong), "argument")
                 return
             seen = f"Rows from position {start:,} on are off by up to {number(off)}."
         cause = "Positions or angles are made in the model's dtype. Make them in float64 and cast the table last."

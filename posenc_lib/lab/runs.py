@@ -263,32 +263,24 @@ def sweep(
     Chapter: 06
     """
     names = [_checks.one_of("names", name, tuple(SCHEMES)) for name in names]
-    ours = json.loads(json.dumps({"settings": asdict(settings), "versions": versions()}))
-    stored: dict[str, Any] = {**ours, "runs": []}
-    if path.exists():
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        for part in ("settings", "versions"):
-            if stored[part] != ours[part]:
-                raise ValueError(
-                    f"{path} holds runs with {part} {stored[part]}, asked for {ours[part]}: name another file"
-                )
+    stored = stored_or_new(path, asdict(settings), versions())
     done = {(r["scheme"], r["seed"]) for r in stored["runs"]}
     for name, seed in ((name, seed) for seed in seeds for name in names):
         if (name, seed) not in done:
             stored["runs"].append(make(settings, name, seed, progress=progress))
             stored["runs"].sort(key=lambda r: (r["scheme"], r["seed"]))
-            _write(path, stored)
+            write(path, stored)
     return stored
 
 
 def load(name: str) -> dict[str, Any]:
-    """Stored runs by name, as `sweep` left them.
+    """Stored runs by name, as `sweep` left them, or what `lab.costs` measured.
 
     Equation: none
-    Shapes: → {"settings": Settings, "versions": {…}, "runs": [run, …]}
+    Shapes: → {"settings": Settings (a dict for "costs"), "versions": {…}, "runs": [run, …]}
 
     Args:
-        name: "three_back" or another file of the package.
+        name: "three_back", "costs" or another file of the package.
 
     Raises:
         ValueError: there is no such file.
@@ -302,10 +294,24 @@ def load(name: str) -> dict[str, Any]:
     _checks.one_of("name", name, known)
     stored: dict[str, Any] = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
     settings = stored["settings"]
-    return {**stored, "settings": Settings(**{**settings, "lengths": tuple(settings["lengths"])})}
+    if "task" in settings:
+        stored["settings"] = Settings(**{**settings, "lengths": tuple(settings["lengths"])})
+    return stored
 
 
-def _write(path: Path, stored: dict[str, Any]) -> None:
+def stored_or_new(path: Path, settings: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+    """What the file holds, if it is of these settings and versions; where there is no file, no runs yet."""
+    ours = json.loads(json.dumps({"settings": settings, "versions": versions}))
+    if not path.exists():
+        return {**ours, "runs": []}
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for part in ("settings", "versions"):
+        if stored[part] != ours[part]:
+            raise ValueError(f"{path} holds runs with {part} {stored[part]}, asked for {ours[part]}: name another file")
+    return stored
+
+
+def write(path: Path, stored: dict[str, Any]) -> None:
     """One line for each run, through a second file: a stop while writing leaves the old one whole."""
     runs = ",\n".join(json.dumps(r, separators=(",", ":")) for r in stored["runs"])
     head = json.dumps({key: stored[key] for key in ("settings", "versions")}, indent=1)

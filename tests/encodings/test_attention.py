@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 
 from posenc_lib import scheme as schemes
-from posenc_lib.attention import attention, attention_weights, causal, fused, real_keys, window
+from posenc_lib.attention import attention, attention_weights, causal, fused, linear, real_keys, window
 from posenc_lib.attention.fused import fused_attention, hankel_attention, relative_bias_vector, relative_score_mod
 from posenc_lib.attention.linear import (
     ConvSPE,
@@ -52,6 +52,7 @@ from posenc_lib.attention.long_context import (
 )
 from posenc_lib.bias import alibi, alibi_slopes
 from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.lab.costs import peak_bytes
 from posenc_lib.layers import Layer, chunk_mask, cohere2, drope, gemma3, gpt_oss, llama4, modernbert, smollm3
 from posenc_lib.positions import arange, from_mask
 from posenc_lib.properties import (
@@ -275,6 +276,16 @@ BIASES: dict[str, Callable[..., Tensor]] = {
 }
 
 
+@pytest.fixture(params=["chunks", "fft"])
+def toeplitz_form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each form at every length, with so few queries or columns at a time that small tensors have several parts."""
+    monkeypatch.setattr(linear, "FFT_COST", math.inf if request.param == "chunks" else 0)
+    monkeypatch.setattr(linear, "CHUNK", 5)
+    monkeypatch.setattr(linear, "COLUMNS", 2)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("toeplitz_form")
 @pytest.mark.parametrize("causal_", [False, True])
 @pytest.mark.parametrize("name", BIASES)
 @pytest.mark.parametrize("length", LENGTHS)
@@ -296,6 +307,7 @@ def test_toeplitz_attention_is_the_dense_form(name: str, length: int, causal_: b
         assert max_error(out, plain) < rounding(plain, 4096)
 
 
+@pytest.mark.usefixtures("toeplitz_form")
 def test_toeplitz_attention_survives_large_biases_and_padding() -> None:
     q, k, v = qkv(9)
     q, k = elu_features(q), elu_features(k)
@@ -310,6 +322,7 @@ def test_toeplitz_attention_survives_large_biases_and_padding() -> None:
     assert max_error(padded[:, :, 4:], alone) < rounding(alone, 4096)
 
 
+@pytest.mark.usefixtures("toeplitz_form")
 @pytest.mark.parametrize("causal_", [True, False])
 def test_toeplitz_queries_without_a_key_get_zeros(causal_: bool) -> None:
     q, k, v = (x[:1] for x in qkv(16))
@@ -329,7 +342,7 @@ def test_toeplitz_queries_without_a_key_get_zeros(causal_: bool) -> None:
 
 def test_toeplitz_leak_of_the_future_grows_with_the_length() -> None:
     leaks = []
-    for length in (256, 16384):
+    for length in (128, 2048, 16384):
         q = torch.rand(1, 1, length, 4, generator=draw(0))
         v = torch.randn(1, 1, length, 4, generator=draw(1))
         later = v + (torch.arange(length) >= length // 2)[:, None]
@@ -337,8 +350,47 @@ def test_toeplitz_leak_of_the_future_grows_with_the_length() -> None:
             bias = -slope * torch.arange(-(length - 1), length).abs()[None].float()
             form = partial(toeplitz_attention, q, q, bias=bias, causal=True)
             leaks.append(max_error(form(v)[:, :, :8], form(later)[:, :, :8]))
-    assert 1e-6 < leaks[0] < 1e-4 < leaks[2] < 3e-3, "a constant bias"
-    assert max(leaks[1], leaks[3]) < 3e-6, "one that falls"
+    assert leaks[:2] == [0, 0], "chunks see no future"
+    assert 1e-6 < leaks[2] < 1e-4 < leaks[4] < 3e-3, "a constant bias"
+    assert 0 < min(leaks[3], leaks[5]) <= max(leaks[3], leaks[5]) < 3e-6, "one that falls"
+
+
+@pytest.mark.parametrize(
+    ("features", "causal_", "first"), [(16, False, 3981), (16, True, 7962), (64, False, 12950), (64, True, 25899)]
+)
+def test_toeplitz_form_changes_where_it_was_measured(
+    features: int, causal_: bool, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, answer in (("_toeplitz_in_chunks", 1.0), ("_toeplitz_by_fft", 2.0)):
+        monkeypatch.setattr(
+            linear, name, lambda q, k, values, c, causal, a=answer: values * values.new_tensor([a] * 64 + [1])
+        )
+    chosen = []
+    for length in (first - 1, first):
+        q, v, bias = torch.ones(1, 1, length, features), torch.ones(1, 1, length, 64), torch.zeros(1, 2 * length - 1)
+        chosen.append(float(toeplitz_attention(q, q, v, bias=bias, causal=causal_)[0, 0, 0, 0]))
+    assert chosen == [1, 2], "chunks, then the FFT"
+
+
+def test_toeplitz_forms_agree_in_float32_where_they_meet() -> None:
+    length, features = 1024, 16
+    q, k = (torch.rand(1, 1, length, features, generator=draw(seed)) for seed in (0, 1))
+    values = torch.rand(1, 1, length, 9, generator=draw(2))
+    c = torch.rand(1, 2 * length - 1, generator=draw(3))
+    chunks, fft = (form(q, k, values, c, False) for form in (linear._toeplitz_in_chunks, linear._toeplitz_by_fft))
+    assert 0 < max_error(chunks, fft) < 1e-5 * float(chunks.max())
+
+
+@pytest.mark.parametrize("form", [linear._toeplitz_in_chunks, linear._toeplitz_by_fft])
+def test_toeplitz_memory_is_linear_with_gradients(form: Callable[..., Tensor]) -> None:
+    features, peaks = 8, []
+    for length in (1024, 2048, 4096):
+        q, k = (torch.rand(1, 1, length, features, generator=draw(seed)).requires_grad_() for seed in (0, 1))
+        values = torch.rand(1, 1, length, 3, generator=draw(2)).requires_grad_()
+        c = torch.rand(1, 2 * length - 1, generator=draw(3)).requires_grad_()
+        peaks.append(peak_bytes(lambda: form(q, k, values, c, True).sum().backward()))  # noqa: B023
+        assert all(x.grad is not None and bool(x.grad.isfinite().all()) for x in (q, k, values, c))
+    assert max(peaks[1] / peaks[0], peaks[2] / peaks[1]) < 2.2
 
 
 def test_what_is_no_number_stays_none_in_linear_attention() -> None:
@@ -355,9 +407,10 @@ def test_what_is_no_number_stays_none_in_linear_attention() -> None:
         assert bool(out[:, :, [0, 2, 3]].isfinite().all())
 
 
+@pytest.mark.usefixtures("toeplitz_form")
 def test_toeplitz_gradients() -> None:
-    q, k = (elu_features(normal(1, 2, 4, 3, seed=s)).requires_grad_() for s in (1, 2))
-    v, bias = (normal(*shape, seed=3).requires_grad_() for shape in ((1, 2, 4, 2), (2, 7)))
+    q, k = (elu_features(normal(1, 2, 6, 2, seed=s)).requires_grad_() for s in (1, 2))
+    v, bias = (normal(*shape, seed=3).requires_grad_() for shape in ((1, 2, 6, 2), (2, 11)))
     for causal_ in (False, True):
         form = partial(toeplitz_attention, causal=causal_)
         assert torch.autograd.gradcheck(lambda q, k, v, b, form=form: form(q, k, v, bias=b), (q, k, v, bias))
