@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -62,6 +63,11 @@ class Visit:
     requests: set[str] = field(default_factory=set)
     complaints: list[str] = field(default_factory=list)
 
+    def sizes(self) -> dict[str, int]:
+        """Compressed bytes of each file of the book that the page asked for."""
+        files = {file_of(url) for url in self.requests if urlsplit(url).hostname == "127.0.0.1"}
+        return {file.name: compressed_size(file) for file in files if file.is_file()}
+
 
 class Reader:
     """Opens pages of the book; a context (theme, viewport, JavaScript) is made once and kept."""
@@ -108,10 +114,9 @@ def note_console(visit: Visit, kind: str, text: str, about_page: bool) -> None:
         visit.complaints.append(f"console: {text}")
 
 
-@pytest.fixture(scope="session")
-def reader() -> Iterator[Reader]:
-    if not HTML.is_dir() or not CHROMIUM:
-        pytest.skip("test_book_and_browser_are_there says what is missing")
+@contextmanager
+def reading() -> Iterator[Reader]:
+    """A reader of the built book, which is served meanwhile."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as playwright:
@@ -120,3 +125,11 @@ def reader() -> Iterator[Reader]:
         yield Reader(browser, f"http://127.0.0.1:{server.server_port}")
         browser.close()
     server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def reader() -> Iterator[Reader]:
+    if not HTML.is_dir() or not CHROMIUM:
+        pytest.skip("test_book_and_browser_are_there says what is missing")
+    with reading() as found:
+        yield found

@@ -11,7 +11,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator
 
-from .conftest import CHROMIUM, HTML, ROOT, Reader, Visit, compressed_size, file_of
+from .conftest import CHROMIUM, HTML, ROOT, Reader, Visit, file_of
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
 CHAPTERS = [TOC["root"], *(chapter["file"] for part in TOC["parts"] for chapter in part["chapters"])]
@@ -53,8 +53,7 @@ def foreign_requests(reader: Reader, visit: Visit) -> Iterator[str]:
 
 
 def weight(reader: Reader, visit: Visit) -> Iterator[str]:
-    files = {file_of(url) for url in visit.requests if url.startswith(reader.address)}
-    sizes = {file.name: compressed_size(file) for file in files if file.is_file()}
+    sizes = visit.sizes()
     if sum(sizes.values()) > MOST_BYTES:
         yield f"transfers {sum(sizes.values())} bytes, more than {MOST_BYTES}: {sizes}"
 

@@ -1,0 +1,55 @@
+"""The book itself: what validation adds to running the cells, a build with nothing to do, the weight of a page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+BARE = """
+import sys, nbformat
+from nbclient import NotebookClient
+for path in sys.argv[1:]:
+    NotebookClient(nbformat.read(path, as_version=4), timeout=300).execute()
+"""
+VALIDATE = ["-m", "pytest", "-q", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "300"]
+
+
+def validation() -> Iterator[dict[str, Any]]:
+    """Each notebook's cells executed, and validated by nbval: seconds of both, kernels' starts included."""
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        bare = _seconds([sys.executable, "-c", BARE, str(notebook)])
+        validated = _seconds([sys.executable, *VALIDATE, str(notebook)])
+        yield {"what": "validation", "case": notebook.stem, "bare": bare, "validated": validated}
+
+
+def build() -> Iterator[dict[str, Any]]:
+    """`jupyter-book build` once for its result, and once more with nothing changed."""
+    command = [sys.executable, "-m", "jupyter_book.cli.main", "build", ".", "--quiet"]
+    _seconds(command)
+    yield {"what": "build", "case": "nothing changed", "seconds": _seconds(command)}
+
+
+def weight() -> Iterator[dict[str, Any]]:
+    """Bytes that a browser asks for to show each page, compressed as servers do."""
+    from tests.browser.conftest import CHROMIUM, HTML, reading
+
+    if not CHROMIUM:
+        yield {"what": "weight", "case": "every page", "absent": "no Chromium was found: CHROMIUM=path names one"}
+        return
+    with reading() as reader:
+        for page in sorted(file.relative_to(HTML).as_posix() for file in HTML.rglob("*.html")):
+            if "_static" not in page:
+                yield {"what": "weight", "case": page, "bytes": sum(reader.visit(page).sizes().values())}
+
+
+def _seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:4])} … failed:\\n{(done.stdout + done.stderr)[-2000:]}")
+    return round(time.perf_counter() - start, 2)
