@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from posenc_lib import _checks
-from posenc_lib.attention.softmax import _allowed, _check_shapes, _hidden
+from posenc_lib.attention.softmax import _allowed, _check_shapes, _checked_mask, _hidden
 from posenc_lib.positions import relative
 from posenc_lib.scheme import NOPE, PositionScheme
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_PIECE = 2**21  # scores that a backward pass holds at a time: more heads at once where the sequence is short
+_READ_VIEWS = ("cpu",)  # devices whose kernel takes an overlapping view as its mask
+_PIECE = 2**20  # scores that a backward pass holds at a time: more heads together where the sequence is short
 
 
 def fused_attention(
@@ -32,6 +34,7 @@ def fused_attention(
     mask: Tensor | None = None,
     q_x: Tensor | None = None,
     k_x: Tensor | None = None,
+    chunk: int | None = None,
 ) -> Tensor:
     """`attention` through PyTorch's fused kernel: transform first, bias and masks as its `attn_mask`.
 
@@ -45,9 +48,12 @@ def fused_attention(
     Args:
         q, k, v, q_positions, k_positions, mask, q_x, k_x: as in `attention`.
         scheme: one that fills neither `scores` nor `values`: the kernel computes qᵀk and Σ α v itself.
+        chunk: queries whose bias and masks exist at a time, all by default; the backward pass makes them again. Memory
+            is then linear in the length for any bias, FIRE's too, if the causal mask is the scheme's own and no n×n
+            `mask`. A bias of the distance alone is faster through `hankel_attention`.
 
     Raises:
-        TypeError, ValueError: as `attention`; the scheme fills `scores` or `values`.
+        TypeError, ValueError: as `attention`; the scheme fills `scores` or `values`; `chunk` is no int of at least 1.
 
     Source: dao2022
     Chapter: 18
@@ -58,6 +64,34 @@ def fused_attention(
     hidden = _hidden(q_x, k_x)
     if scheme.transform is not None:
         q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
+    if mask is not None:
+        _checked_mask(mask, q[..., :1].expand(-1, -1, -1, k.shape[2]))
+
+    def rows(start: int, stop: int) -> Tensor:
+        at = q_positions[start:stop] if q_positions.dim() == 1 else q_positions[:, start:stop]
+        own = mask if mask is None or mask.shape[-2] == 1 else mask[..., start:stop, :]
+        states = hidden if q_x is None else hidden | {"q_x": q_x[:, start:stop]}
+        return _fused_rows(q[:, :, start:stop], k, v, at, k_positions, scheme, own, states)
+
+    queries = q.shape[2]
+    if chunk is None:
+        return rows(0, queries)
+    starts = range(0, queries, _checks.whole_number("chunk", chunk, least=1))
+    parts = [checkpoint(rows, start, min(start + chunk, queries), use_reentrant=False) for start in starts]
+    return torch.cat(parts, 2)
+
+
+def _fused_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    scheme: PositionScheme,
+    mask: Tensor | None,
+    hidden: dict[str, Tensor],
+) -> Tensor:
+    """`fused_attention` of some of the queries, transformed."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     scores = q[..., :1].expand(-1, -1, -1, k.shape[2])  # of their shape, to check bias and masks against
     allowed = _allowed(mask, scheme, q_positions, k_positions, scores)
@@ -163,13 +197,15 @@ def hankel_attention(
         raise ValueError(f"q must be the last of k's {keys} tokens, got {queries} queries")
     _checks.whole_number("chunk", chunk, least=1)
     scale = q.shape[3] ** -0.5 if scale is None else _checks.positive("scale", scale)
-    if mask is not None and _checks.token_mask("mask", mask).shape != (k.shape[0], keys):
-        raise ValueError(f"mask must have shape (B, Tk) = {(k.shape[0], keys)}, got {tuple(mask.shape)}")
+    if mask is not None:
+        mask = _checks.token_mask("mask", mask).to(q.device)
+        if mask.shape != (k.shape[0], keys):
+            raise ValueError(f"mask must have shape (B, Tk) = {(k.shape[0], keys)}, got {tuple(mask.shape)}")
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    vector = _stretch(bias, q.shape[1], queries, keys, causal).to(q.device, _checks.at_least_float32(dtype))
-    mask = mask if mask is None else mask.to(q.device, torch.bool)
+    vector = _checked_vector(bias, q.shape[1], queries, keys, causal).to(q.device, _checks.at_least_float32(dtype))
+    run = _Hankel.apply if torch.is_grad_enabled() else _Hankel.forward  # which is half of the time of a short call
     with _checks.without_autocast(q.device):
-        out, _ = _Hankel.apply(*(x.to(dtype) for x in (q, k, v)), vector, mask, causal, scale, chunk)
+        out, _ = run(q.to(dtype), k.to(dtype), v.to(dtype), vector, mask, causal, scale, chunk)
     return cast(Tensor, out).to(v.dtype)
 
 
@@ -187,7 +223,7 @@ class _Hankel(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         queries, width = q.shape[2], v.shape[3]
         attend = _by_products
-        if q.device.type == "cpu":
+        if q.device.type in _READ_VIEWS:
             attend = _by_kernel
             # A view can hide no column. Decoding, a bias of one row hides it; else one more channel of q and k does.
             q, k, v = _of_one_width(q, k, v, None if queries == 1 else mask)
@@ -234,9 +270,7 @@ def _of_one_width(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple
 
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, view: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """`scaled_dot_product_attention` on the CPU, which does not give the denominators."""
-    out, denominators = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, attn_mask=view, scale=scale
-    )
+    out, denominators = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=view, scale=scale)
     return out, denominators
 
 
@@ -268,7 +302,8 @@ def _hankel_gradients(
     less = _pairs(denominators[..., None], heads, vector.dtype)  # (B·H, Tq, 1)
     mean = _pairs((grad * out).sum(-1, keepdim=True, dtype=vector.dtype), heads, vector.dtype)
     vectors = vector.repeat(batch, 1)  # (B·H, Tq + Tk − 1)
-    hidden = None if mask is None else ~mask.repeat_interleave(heads, 0)[:, None]  # (B·H, 1, Tk)
+    if mask is not None:
+        hidden = vector.new_zeros(batch, 1, keys).masked_fill(~mask[:, None], -math.inf).repeat_interleave(heads, 0)
     to_q, to_k, to_v, to_vector = torch.empty_like(q_), *(torch.zeros_like(x) for x in (k_, v_, vectors))
     together = max(1, _PIECE // (min(chunk, queries) * keys))
     for first in range(0, batch * heads, together):
@@ -277,9 +312,10 @@ def _hankel_gradients(
             size, rows, diagonals = stop - start, slice(queries - stop, queries - start), slice(start, stop + seen - 1)
             q_rows, grad_rows, less_rows, mean_rows = (x[some, rows].flip(1) for x in (q_, grad_, less, mean))
             weights = vectors[some, diagonals].unfold(-1, seen, 1) - less_rows
-            weights = weights.baddbmm_(q_rows, k_[some, :seen].mT, alpha=scale).exp_()
-            if hidden is not None:
-                weights.masked_fill_(hidden[some, :, :seen], 0)
+            weights.baddbmm_(q_rows, k_[some, :seen].mT, alpha=scale)
+            if mask is not None:
+                weights += hidden[some, :, :seen]
+            weights.exp_()
             to_v[some, :seen].baddbmm_(weights.mT, grad_rows)
             wide = q_.new_empty(weights.shape[0], size, seen + size)  # with room for the shift below
             wide[..., seen:] = 0
@@ -310,8 +346,9 @@ def relative_score_mod(bias: Tensor, *, q_positions: Tensor, k_positions: Tensor
     Shapes: bias (H, 2N−1) → a function of (score, batch, head, query index, key index), all ()
 
     FlexAttention knows indices; the positions that it looks up here keep caches and left padding right. Apply a
-    transform to q and k before. Documents and padding belong in its `block_mask`, which skips whole blocks. On the CPU
-    PyTorch 2.13 has the forward pass only.
+    transform to q and k before. Documents and padding belong in its `block_mask`, which skips whole blocks, and so may
+    the future. On a GPU this is the fast way; on the CPU PyTorch 2.13 has the forward pass only, and
+    `hankel_attention` has both.
 
     Args:
         bias: b_{−(N−1)} … b_{N−1}, from `relative_bias_vector`, on the queries' device.
@@ -327,10 +364,8 @@ def relative_score_mod(bias: Tensor, *, q_positions: Tensor, k_positions: Tensor
     Chapter: 18
     """
     shape = _checks.floating_tensor("bias", bias, least_dims=2).shape
-    if bias.dim() != 2 or shape[1] % 2 == 0:
-        raise ValueError(f"bias must have shape (H, 2N−1), got {tuple(shape)}")
     furthest = shape[1] // 2
-    vector = _checked_vector(bias, shape[0], furthest + 1, causal)
+    vector = _checked_vector(bias, shape[0], furthest + 1, furthest + 1, causal)
     q_positions, k_positions = (
         _checks.attention_positions(name, positions)
         for name, positions in (("q_positions", q_positions), ("k_positions", k_positions))
@@ -364,23 +399,12 @@ def _check_scheme(scheme: PositionScheme) -> None:
         )
 
 
-def _checked_vector(bias: Tensor, heads: int, length: int, causal: bool) -> Tensor:
-    if _checks.floating_tensor("bias", bias, least_dims=2).shape != (heads, 2 * length - 1):
-        raise ValueError(f"bias must have shape (H, 2N−1) = {(heads, 2 * length - 1)}, got {tuple(bias.shape)}")
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal must be True or False, got {causal!r}")
-    if not causal:
-        return bias
-    return torch.cat((bias[:, :length], bias.new_full((heads, length - 1), -math.inf)), -1)
-
-
-def _stretch(bias: Tensor, heads: int, queries: int, keys: int, causal: bool) -> Tensor:
+def _checked_vector(bias: Tensor, heads: int, queries: int, keys: int, causal: bool) -> Tensor:
     """b_{−(Tk−1)} … b_{Tq−1}, all that these queries and keys need; −∞ for keys after the query if causal."""
     size = _checks.floating_tensor("bias", bias, least_dims=2).shape[1]
     if bias.dim() != 2 or bias.shape[0] != heads or size % 2 == 0 or size < 2 * keys - 1:
         raise ValueError(f"bias must have shape (H, 2N−1) with H = {heads} and N ≥ {keys}, got {tuple(bias.shape)}")
-    zero = size // 2
-    past = bias[:, zero - keys + 1 : zero + 1]
+    first = size // 2 - (keys - 1)
     if not _checks.boolean("causal", causal):
-        return bias[:, zero - keys + 1 : zero + queries]
-    return torch.cat((past, past.new_full((heads, queries - 1), -math.inf)), -1)
+        return bias[:, first : first + keys + queries - 1]
+    return pad(bias[:, first : first + keys], (0, queries - 1), value=-math.inf)

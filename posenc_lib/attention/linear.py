@@ -266,7 +266,8 @@ def toeplitz_attention(
         q: φ(q), no entry below 0.
         k: φ(k), no entry below 0.
         v: values.
-        bias: b_{−(N−1)} … b_{N−1} of consecutive positions, as `fused.relative_bias_vector` makes them.
+        bias: b_{−(N−1)} … b_{N−1} of consecutive positions, as `fused.relative_bias_vector` makes them; the middle of a
+            longer vector is that of a shorter one.
         causal: set c_r = 0 for keys after the query.
         mask: (B, N), True for a token, False for padding.
 
@@ -280,7 +281,7 @@ def toeplitz_attention(
     length = k.shape[2]
     if q.shape[2] != length:
         raise ValueError(f"q must have k's length {length}: both hold the same positions; got {q.shape[2]}")
-    b = _checked_vector(bias, q.shape[1], length, causal).to(q.dtype).to(q.device)
+    b = _checked_vector(bias, q.shape[1], length, length, causal).to(q.dtype).to(q.device)
     c = (b - b.detach().amax(-1, keepdim=True)).exp().flip(-1)  # of m − n = −(N−1) … N−1; the maximum cancels
     circle = torch.cat((c[:, length - 1 :], c.new_zeros(c.shape[0], 1), c[:, : length - 1]), -1)  # (H, 2N), from 0 on
     terms = k[..., :, None] * torch.cat((v, torch.ones_like(v[..., :1])), -1)[..., None, :]  # (B, H, N, f, d_v + 1)
