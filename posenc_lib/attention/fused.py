@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -203,6 +202,7 @@ def hankel_attention(
             raise ValueError(f"mask must have shape (B, Tk) = {(k.shape[0], keys)}, got {tuple(mask.shape)}")
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     vector = _checked_vector(bias, q.shape[1], queries, keys, causal).to(q.device, _checks.at_least_float32(dtype))
+    vector = vector.contiguous()  # a view of neighbours is what the kernel reads fast
     run = _Hankel.apply if torch.is_grad_enabled() else _Hankel.forward  # which is half of the time of a short call
     with _checks.without_autocast(q.device):
         out, _ = run(q.to(dtype), k.to(dtype), v.to(dtype), vector, mask, causal, scale, chunk)
@@ -246,10 +246,28 @@ class _Hankel(torch.autograd.Function):
         ctx.options = inputs[5:]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         with _checks.without_autocast(grad.device):
-            return *_hankel_gradients(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None
+            grads = _HankelGradients.apply(grad, *ctx.saved_tensors, *ctx.options)  # type: ignore[no-untyped-call]
+        return *grads, None, None, None, None
+
+
+class _HankelGradients(torch.autograd.Function):
+    """The gradients, which have none themselves: without this a second derivative would be wrong in silence."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return _hankel_gradients(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise NotImplementedError("hankel_attention has no second derivative; attention(...) has")
 
 
 def _chunks(queries: int, keys: int, causal: bool, chunk: int) -> Iterator[tuple[int, int, int]]:
@@ -300,7 +318,7 @@ def _hankel_gradients(
     batch, heads, queries, keys = *q.shape[:3], k.shape[2]
     q_, k_, v_, grad_ = (_pairs(x, heads, vector.dtype) for x in (q, k, v, grad))  # (B·H, T, d)
     less = _pairs(denominators[..., None], heads, vector.dtype)  # (B·H, Tq, 1)
-    mean = _pairs((grad * out).sum(-1, keepdim=True, dtype=vector.dtype), heads, vector.dtype)
+    mean = _pairs((grad.to(vector.dtype) * out).sum(-1, keepdim=True), heads, vector.dtype)
     vectors = vector.repeat(batch, 1)  # (B·H, Tq + Tk − 1)
     if mask is not None:
         hidden = vector.new_zeros(batch, 1, keys).masked_fill(~mask[:, None], -math.inf).repeat_interleave(heads, 0)
