@@ -172,6 +172,7 @@ def hankel_attention(
 
     Keys are consecutive and the queries are the last Tq of them: all, or with a cache the new ones. Padding keeps its
     place in the count, so that distances stay right, and `mask` hides its keys. A query without a key gives zeros.
+    16-bit inputs are multiplied in 16 bits forwards, and in float32 backwards.
 
     Args:
         q: queries, the last Tq of the Tk tokens.
@@ -322,7 +323,7 @@ def _hankel_gradients(
     vectors = vector.repeat(batch, 1)  # (B·H, Tq + Tk − 1)
     if mask is not None:
         hidden = vector.new_zeros(batch, 1, keys).masked_fill(~mask[:, None], -math.inf).repeat_interleave(heads, 0)
-    to_q, to_k, to_v, to_vector = torch.empty_like(q_), *(torch.zeros_like(x) for x in (k_, v_, vectors))
+    to_q, to_k, to_v, to_vector = (grad_.new_zeros(x.shape) for x in (q_, k_, v_, vectors))
     together = max(1, _PIECE // (min(chunk, queries) * keys))
     for first in range(0, batch * heads, together):
         some = slice(first, first + together)
@@ -335,11 +336,10 @@ def _hankel_gradients(
                 weights += hidden[some, :, :seen]
             weights.exp_()
             to_v[some, :seen].baddbmm_(weights.mT, grad_rows)
-            wide = q_.new_empty(weights.shape[0], size, seen + size)  # with room for the shift below
+            wide = grad_.new_empty(weights.shape[0], size, seen + size)  # with room for the shift below
             wide[..., seen:] = 0
             to_scores = wide[..., :seen]
-            torch.bmm(grad_rows, v_[some, :seen].mT, out=to_scores)
-            to_scores.sub_(mean_rows).mul_(weights)
+            to_scores.baddbmm_(grad_rows, v_[some, :seen].mT, beta=0).sub_(mean_rows).mul_(weights)
             to_q[some, rows] = (to_scores @ k_[some, :seen]).mul_(scale).flip(1)
             to_k[some, :seen].baddbmm_(to_scores.mT, q_rows, alpha=scale)
             # Row i moves i places to the right, and anti-diagonals become columns.

@@ -1105,6 +1105,23 @@ def test_gradients_of_fewer_inputs() -> None:
     assert torch.equal(quick, hankel_attention(*every[:3], bias=every[3], causal=True))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_hankel_gradients_one_example_at_a_time() -> None:
+    examples = [torch.stack((x, 2 * x)) for x in (*qkv(6), normal(HEADS, 11, seed=4))]
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return hankel_attention(q, k, v, bias=bias, causal=True, chunk=4).square().sum()
+
+    gradients = torch.func.grad(loss, argnums=(0, 1, 2, 3))
+    for shared in (None, *range(4)):
+        given = [x[0] if i == shared else x for i, x in enumerate(examples)]
+        together = torch.func.vmap(gradients, tuple(None if i == shared else 0 for i in range(4)))(*given)
+        for example in range(2):
+            alone = [(x if i == shared else x[example]).clone().requires_grad_() for i, x in enumerate(given)]
+            for a, b in zip(together, torch.autograd.grad(loss(*alone), alone), strict=True):
+                assert max_error(a[example], b) < rounding(b)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_devices_without_such_a_kernel_get_the_same(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [*qkv(9, kv_heads=2), normal(HEADS, 17, seed=4)]
