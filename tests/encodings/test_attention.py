@@ -927,20 +927,28 @@ def test_bias_vector_holds_every_diagonal(name: str, length: int) -> None:
         assert torch.equal(vector[:, j - i + length - 1], dense[:, i, j])
 
 
-@pytest.mark.parametrize("name", ["FIRE", "forget gate"])
+class Content(nn.Module):
+    """A bias of both hidden states."""
+
+    def forward(self, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor, k_x: Tensor) -> Tensor:
+        return (q_x @ k_x.mT)[:, None]
+
+
+@pytest.mark.parametrize("name", ["FIRE", "forget gate", "content"])
 def test_gradients_of_chunks_are_those_of_attention(name: str) -> None:
     """Biases that look at the query's position, or at the hidden states: the parameters' gradients too."""
     biases: dict[str, nn.Module] = {
         "FIRE": FIRE(HEADS, hidden=5, threshold=4.0, generator=draw(1)),
         "forget gate": ForgetGate(WIDTH, HEADS, std=1.0, generator=draw(1)),
+        "content": Content(),
     }
     bias = biases[name].double()
-    turn = None if name == "forget gate" else rope.transform  # which takes no hidden states
+    turn = rope.transform if name == "FIRE" else None  # it takes no hidden states
     scheme = PositionScheme(name, transform=turn, bias=bias, mask=causal)
     x = normal(2, 11, WIDTH, seed=7)
     q, k, v = qkv(11, kv_heads=2)
     kwargs: dict[str, Any] = {"q_positions": arange(7, offset=4), "k_positions": arange(11), "scheme": scheme}
-    if name == "forget gate":
+    if name != "FIRE":
         kwargs |= {"q_x": x[:, 4:].clone().requires_grad_(), "k_x": x.clone().requires_grad_()}
     given = [q[:, :, 4:].requires_grad_(), k.requires_grad_(), v.requires_grad_(), *bias.parameters()]
     given += [x for x in kwargs.values() if isinstance(x, Tensor) and x.requires_grad]
@@ -986,6 +994,13 @@ def test_chunks_of_fused_attention_make_no_square() -> None:
         sizes[chunk] = both_ways(lambda *x, at=at: fused_attention(*x, scheme=scheme, **at), *inputs)
     assert sizes[4] <= 2 * 4 * 256, "the two channels of FIRE's network for four queries"
     assert sizes[None] >= 256**2, "otherwise the line above could not fail"
+    kept = {}
+    for chunk in (4, None):
+        numbers = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, to=numbers: to.append(x.numel()) or x, lambda x: x):
+            fused_attention(*inputs, scheme=scheme, **at | {"chunk": chunk})
+        kept[chunk] = sum(numbers)
+    assert kept[4] < 256**2 < kept[None], "the backward pass makes them again"
 
 
 # Biases of the distance alone, with what they learn.
@@ -1158,19 +1173,15 @@ def test_hankel_bias_is_a_view_of_the_vector(monkeypatch: pytest.MonkeyPatch) ->
 def test_hankel_attention_makes_no_square(devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_READ_VIEWS", devices)
     monkeypatch.setattr(fused, "_PIECE", 1)
-    sizes: dict[Any, int] = {}
-    for length, padded in ((512, False), (512, True), (1024, True)):
-        inputs = [normal(1, 1, length, 4, seed=seed).float() for seed in range(3)]
-        bias, mask = normal(1, 2 * length - 1, seed=3).float(), torch.arange(length)[None] >= 9 if padded else None
-        for causal_ in (False, True):
-            sizes[length, padded, causal_] = both_ways(
-                lambda q, k, v, b, causal_=causal_, mask=mask: hankel_attention(
-                    q, k, v, bias=b, causal=causal_, mask=mask, chunk=8
-                ),
-                *(*inputs, bias),
-            )
-    assert max(sizes[512, padded, causal_] for padded in (False, True) for causal_ in (False, True)) <= 8 * (512 + 8)
-    assert all(sizes[1024, True, causal_] <= 8 * (1024 + 8) for causal_ in (False, True)), "twice the length, twice it"
+    heads = 1 if devices else 2  # whose scores exist together: plain products take all heads at once, forwards
+    for length, padded, causal_ in itertools.product((512, 1024), (False, True), (False, True)):
+        inputs = [normal(1, 2, length, 3, seed=seed).float() for seed in range(3)]
+        bias, mask = normal(2, 2 * length - 1, seed=3).float(), torch.arange(length)[None] >= 9 if padded else None
+
+        def form(q: Tensor, k: Tensor, v: Tensor, b: Tensor, causal_: bool = causal_, mask: Any = mask) -> Tensor:
+            return hankel_attention(q, k, v, bias=b, causal=causal_, mask=mask, chunk=8)
+
+        assert both_ways(form, *inputs, bias) <= heads * 8 * (length + 8)
     m, scheme = arange(512), schemes.alibi(1)
     dense = both_ways(
         lambda *x: attention(*x, q_positions=m, k_positions=m, scheme=scheme),
