@@ -238,6 +238,7 @@ class _Hankel(torch.autograd.Function):
             part, denominator = attend(some, k[:, :, :seen], v[:, :, :seen], view, scale)
             parts.append(part[..., :width].flip(2))
             denominators.append(denominator.flip(2))
+        del q, k, v  # where they were copied to be wider
         return torch.cat(parts[::-1], 2), torch.cat(denominators[::-1], 2)
 
     @staticmethod
@@ -346,8 +347,8 @@ def _hankel_gradients(
             to_vector[some, diagonals] += wide.flatten(1)[:, :-size].unflatten(1, (size, -1)).sum(1)
     return (
         to_q.unflatten(0, (batch, heads)).to(q.dtype),
-        to_k.unflatten(0, (batch, k.shape[1], -1)).sum(2).to(k.dtype),
-        to_v.unflatten(0, (batch, k.shape[1], -1)).sum(2).to(v.dtype),
+        _grouped(to_k, heads, k),
+        _grouped(to_v, heads, v),
         to_vector.unflatten(0, (batch, heads)).sum(0),
     )
 
@@ -355,6 +356,12 @@ def _hankel_gradients(
 def _pairs(x: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     """One matrix for each sequence and head of q: (B, Hk, T, d) → (B·H, T, d)."""
     return x.to(dtype)[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).flatten(0, 2)
+
+
+def _grouped(gradient: Tensor, heads: int, x: Tensor) -> Tensor:
+    """The sum over the pairs of each head of x: (B·H, T, d) → (B, Hk, T, d); no copy where a head has one."""
+    groups: Tensor = gradient.unflatten(0, (x.shape[0], x.shape[1], heads // x.shape[1]))
+    return (groups.squeeze(2) if groups.shape[2] == 1 else groups.sum(2)).to(x.dtype)
 
 
 def relative_score_mod(bias: Tensor, *, q_positions: Tensor, k_positions: Tensor, causal: bool) -> ScoreMod:
