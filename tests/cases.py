@@ -713,7 +713,11 @@ CASES |= {
         partial(place5.toeplitz_attention, causal=True), with_bias_vector, count=2**14, graphs=5
     ),
     "attention.hankel_attention": content_of(
-        partial(place5.hankel_attention, causal=True, chunk=4), with_bias_vector, count=2**10, kernel=("mps",), graphs=5
+        partial(place5.hankel_attention, causal=True, chunk=4),
+        lambda t, seed: with_bias_vector(t, seed) | {"mask": masks(t, seed)["mask"].flip(1)},
+        count=2**10,
+        steps=4,
+        graphs=5,
     ),
     "attention.retention": content_of(
         partial(place5.retention, transform=ROPE.transform),

@@ -354,7 +354,7 @@ def test_inputs_are_left_as_they_are(name: str) -> None:
 WITH_PRODUCTS: dict[str, tuple[str, ...]] = {
     "attention": (
         *("attention", "attention_weights", "branched_scores", "causal_linear_attention", "fused_attention"),
-        *("hankel_attention", "linear_attention", "positive_features", "recurrent_retention", "retention"),
+        *("linear_attention", "positive_features", "recurrent_retention", "retention"),
         *("toeplitz_attention", "ConvSPE", "SineSPE"),
     ),
     "bias": ("IRPEContextual",),

@@ -279,7 +279,8 @@ def toeplitz_attention(
         q: φ(q), no entry below 0.
         k: φ(k), no entry below 0.
         v: values.
-        bias: b_{−(N−1)} … b_{N−1} of consecutive positions, as `fused.relative_bias_vector` makes them.
+        bias: b_{−(N−1)} … b_{N−1} of consecutive positions, as `fused.relative_bias_vector` makes them; the middle of a
+            longer vector is that of a shorter one.
         causal: set c_r = 0 for keys after the query.
         mask: (B, N), True for a token, False for padding.
 
@@ -293,7 +294,7 @@ def toeplitz_attention(
     length, features, columns = k.shape[2], k.shape[3], v.shape[3] + 1
     if q.shape[2] != length:
         raise ValueError(f"q must have k's length {length}: both hold the same positions; got {q.shape[2]}")
-    b = _checked_vector(bias, q.shape[1], length, causal).to(q.dtype).to(q.device)
+    b = _checked_vector(bias, q.shape[1], length, length, causal).to(q.dtype).to(q.device)
     c = (b - b.detach().amax(-1, keepdim=True)).exp()  # the maximum cancels
     values = torch.cat((v, torch.ones_like(v[..., :1])), -1)  # of the numerator, and ones of the denominator
     pairs = length / 2 if causal else length  # of a query, on average

@@ -14,7 +14,9 @@ from attention import BRANCHES, HEADS, SCHEMES, WIDTH, conv, draw, rope, sine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from posenc_lib import scheme as schemes
 from posenc_lib.attention import attention, attention_weights, causal, fused, linear, real_keys, window
@@ -50,7 +52,8 @@ from posenc_lib.attention.long_context import (
     self_extend,
     tempered,
 )
-from posenc_lib.bias import alibi, alibi_slopes
+from posenc_lib.bias import FIRE, DistanceMLPBias, KerpleLog, KerplePower, alibi, alibi_slopes, sandwich
+from posenc_lib.content import ForgetGate
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.lab.costs import peak_bytes
 from posenc_lib.layers import Layer, chunk_mask, cohere2, drope, gemma3, gpt_oss, llama4, modernbert, smollm3
@@ -904,9 +907,10 @@ def test_fused_attention_is_attention(name: str, kv_heads: int) -> None:
     for queries, m, n, mask in cases:
         kwargs: dict[str, Any] = {"q_positions": m, "k_positions": n, "scheme": FUSED[name], "mask": mask}
         want = attention(q[:, :, queries], k, v, **kwargs)
-        out = fused_attention(q[:, :, queries], k, v, **kwargs)
-        assert out.dtype == want.dtype
-        assert max_error(out, want) < rounding(want)
+        for chunk in (None, 1, 4, 99):
+            out = fused_attention(q[:, :, queries], k, v, chunk=chunk, **kwargs)
+            assert out.dtype == want.dtype
+            assert max_error(out, want) < rounding(want)
     assert bool((out[:, :, 3] == 0).all()), "a row without any key gives zeros"
 
 
@@ -976,71 +980,321 @@ def test_bias_vector_holds_every_diagonal(name: str, length: int) -> None:
         assert torch.equal(vector[:, j - i + length - 1], dense[:, i, j])
 
 
+class Content(nn.Module):
+    """A bias of both hidden states."""
+
+    def forward(self, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor, k_x: Tensor) -> Tensor:
+        return (q_x @ k_x.mT)[:, None]
+
+
+@pytest.mark.parametrize("name", ["FIRE", "forget gate", "content"])
+def test_gradients_of_chunks_are_those_of_attention(name: str) -> None:
+    """Biases that look at the query's position, or at the hidden states: the parameters' gradients too."""
+    biases: dict[str, nn.Module] = {
+        "FIRE": FIRE(HEADS, hidden=5, threshold=4.0, generator=draw(1)),
+        "forget gate": ForgetGate(WIDTH, HEADS, std=1.0, generator=draw(1)),
+        "content": Content(),
+    }
+    bias = biases[name].double()
+    turn = rope.transform if name == "FIRE" else None  # it takes no hidden states
+    scheme = PositionScheme(name, transform=turn, bias=bias, mask=causal)
+    x = normal(2, 11, WIDTH, seed=7)
+    q, k, v = qkv(11, kv_heads=2)
+    kwargs: dict[str, Any] = {"q_positions": arange(7, offset=4), "k_positions": arange(11), "scheme": scheme}
+    if name != "FIRE":
+        kwargs |= {"q_x": x[:, 4:].clone().requires_grad_(), "k_x": x.clone().requires_grad_()}
+    given = [q[:, :, 4:].requires_grad_(), k.requires_grad_(), v.requires_grad_(), *bias.parameters()]
+    given += [x for x in kwargs.values() if isinstance(x, Tensor) and x.requires_grad]
+    results = []
+    for form in (attention, partial(fused_attention, chunk=3)):
+        out = form(*given[:3], **kwargs)  # type: ignore[operator]
+        results.append(torch.autograd.grad(out.square().sum(), given, allow_unused=True))
+    for a, b in zip(*results, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or (float(a.abs().max()) > 0 and max_error(a, b) < rounding(a, 4096))
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in one storage that an operation inside made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in given:  # no view
+                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.element_size())
+        return out
+
+
+def both_ways(form: Callable[..., Tensor], *inputs: Tensor) -> int:
+    """The largest storage of a forward and a backward pass."""
+    given = [x.requires_grad_() for x in inputs]
+    with Largest() as largest:
+        torch.autograd.grad(form(*given).sum(), given)
+    return largest.numbers
+
+
+def test_chunks_of_fused_attention_make_no_square() -> None:
+    scheme = PositionScheme("FIRE", bias=FIRE(1, hidden=2, generator=draw(1)), mask=causal)
+    sizes = {}
+    for length, chunk in ((256, 4), (256, None)):
+        inputs = [normal(1, 1, length, 4, seed=seed).float() for seed in range(3)]
+        at: dict[str, Any] = {"q_positions": arange(length), "k_positions": arange(length), "chunk": chunk}
+        sizes[chunk] = both_ways(lambda *x, at=at: fused_attention(*x, scheme=scheme, **at), *inputs)
+    assert sizes[4] <= 2 * 4 * 256, "the two channels of FIRE's network for four queries"
+    assert sizes[None] >= 256**2, "otherwise the line above could not fail"
+    kept = {}
+    for chunk in (4, None):
+        numbers = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, to=numbers: to.append(x.numel()) or x, lambda x: x):
+            fused_attention(*inputs, scheme=scheme, **at | {"chunk": chunk})
+        kept[chunk] = sum(numbers)
+    assert kept[4] < 256**2 < kept[None], "the backward pass makes them again"
+
+
+# Biases of the distance alone, with what they learn.
+DISTANCES: dict[str, nn.Module | Callable[..., Tensor]] = {
+    "ALiBi": BIASES["ALiBi"],
+    "T5": schemes.t5(HEADS, bidirectional=True, std=1.0, num_buckets=8, max_distance=9, generator=draw(5)).bias,  # type: ignore[dict-item]
+    "T5, one way": schemes.t5(
+        HEADS, bidirectional=False, std=1.0, num_buckets=4, max_distance=9, generator=draw(6)
+    ).bias,  # type: ignore[dict-item]
+    "KERPLE, logarithmic": KerpleLog(HEADS, generator=draw(7)),
+    "KERPLE, power": KerplePower(HEADS, generator=draw(8)),
+    "Sandwich": partial(sandwich, heads=HEADS, dtype=torch.float64),
+    "network": DistanceMLPBias(HEADS, 6, generator=draw(9)),
+    "window": lambda m, n: torch.where(window(m, n, 3), 0.0, -math.inf).double().expand(1, HEADS, -1, -1),
+}
+for _bias in DISTANCES.values():
+    if isinstance(_bias, nn.Module):
+        _bias.double()
+
+
 @pytest.mark.parametrize("causal_", [False, True])
-@pytest.mark.parametrize("name", BIASES)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_hankel_attention_is_attention(name: str, length: int, causal_: bool) -> None:
-    m = arange(length)
-    scheme = PositionScheme(name, bias=BIASES[name], scale=1.0 if name == "T5" else None)
-    vector = relative_bias_vector(BIASES[name], length)
-    for kv_heads, chunk in ((HEADS, 1), (HEADS, 5), (2, 256)):
-        q, k, v = qkv(length, kv_heads=kv_heads)
-        want = attention(q, k, v, q_positions=m, k_positions=m, scheme=scheme, mask=causal(m, m) if causal_ else None)
-        out = hankel_attention(q, k, v, bias=vector, causal=causal_, scale=scheme.scale, chunk=chunk)
+@pytest.mark.parametrize("name", DISTANCES)
+def test_hankel_attention_is_attention(name: str, causal_: bool) -> None:
+    """Forward and all gradients: whole sequences, a cache, padding on the left, on the right and in between."""
+    bias = DISTANCES[name]
+    learned = list(bias.parameters()) if isinstance(bias, nn.Module) else []
+    scheme = PositionScheme(name, bias=bias, scale=1.0 if name == "T5" else None)
+    padding = torch.ones(2, 13, dtype=torch.bool)
+    padding[0, :5], padding[1, 7:9], padding[1, 12] = False, False, False
+    for queries, mask, kv_heads, chunk in (
+        (13, None, HEADS, 5),
+        (13, padding, 2, 1),
+        (13, padding, HEADS, 256),
+        (4, padding, 1, 3),
+        (1, None, 2, 256),
+        (1, padding, 2, 256),
+    ):
+        q, k, v = (x.requires_grad_() for x in qkv(13, kv_heads=kv_heads))
+        last, m, n = q[:, :, 13 - queries :], arange(queries, offset=13 - queries), arange(13)
+        allowed = causal(m, n) if causal_ else torch.ones(queries, 13, dtype=torch.bool)
+        allowed = allowed if mask is None else allowed & real_keys(mask)
+        want = attention(last, k, v, q_positions=m, k_positions=n, scheme=scheme, mask=allowed)
+        out = hankel_attention(
+            *(last, k, v),
+            bias=relative_bias_vector(bias, 15),
+            causal=causal_,
+            mask=mask,
+            scale=scheme.scale,
+            chunk=chunk,
+        )
         assert max_error(out, want) < rounding(want)
+        given = [q, k, v, *learned]
+        left, right = (torch.autograd.grad(x.square().sum(), given) for x in (out, want))
+        for a, b in zip(left, right, strict=True):
+            assert max_error(a, b) < rounding(b, 2048)
+        assert all(float(x.abs().max()) > 0 for x in right[2:]) or (name.startswith("KERPLE") and queries == 1)
+        if mask is not None and causal_ and queries == 13:
+            assert bool((out[0, :, :5] == 0).all()), "a query without a key gives zeros"
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_hankel_attention_of_any_length(length: int) -> None:
+    q, k, v = qkv(length)
+    v = normal(2, HEADS, length, WIDTH, seed=4)
+    m, scheme = arange(length), PositionScheme("T5", bias=BIASES["T5"], scale=1.0)
+    vector = relative_bias_vector(BIASES["T5"], length)
+    for causal_, chunk in itertools.product((False, True), (1, 2, 7, 256)):
+        want = attention(q, k, v, q_positions=m, k_positions=m, scheme=scheme, mask=causal(m, m) if causal_ else None)
+        out = hankel_attention(q, k, v, bias=vector, causal=causal_, scale=1.0, chunk=chunk)
+        assert max_error(out, want) < rounding(want)
+
+
+def test_long_padding_leaves_the_same_as_no_padding() -> None:
+    """Padding that fills whole blocks of the kernel, in both of its widths."""
+    for width in (WIDTH, 6):
+        q, k, v = (normal(1, 2, 1500, width, seed=seed).requires_grad_() for seed in range(3))
+        bias = normal(2, 2999, seed=4).requires_grad_()
+        mask = torch.arange(1500)[None] >= 1100
+        padded = hankel_attention(q, k, v, bias=bias, causal=True, mask=mask)
+        alone = hankel_attention(*(x[:, :, 1100:] for x in (q, k, v)), bias=bias, causal=True)
+        assert max_error(padded[:, :, 1100:], alone) < rounding(alone, 4096)
+        assert bool((padded[:, :, :1100] == 0).all())
+        for a, b in zip(*(torch.autograd.grad(x.sum(), (q, k, v, bias)) for x in (padded, alone)), strict=True):
+            assert max_error(a, b) < rounding(b, 2**14)
+
+
+def test_hankel_gradients() -> None:
+    """By finite differences, q, k, v and the vector; a second derivative is refused."""
+    inputs = (normal(2, 2, 3, 3, seed=1), normal(2, 1, 5, 3, seed=2), normal(2, 1, 5, 2, seed=3), normal(2, 9, seed=4))
+    given = tuple(x.requires_grad_() for x in inputs)
+    mask = torch.tensor([[False, False, False, True, True], [True, False, True, True, True]])
+    for causal_, some in itertools.product((False, True), (None, mask)):
+
+        def form(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, causal_: bool = causal_, some: Any = some) -> Tensor:
+            return hankel_attention(q, k, v, bias=bias, causal=causal_, mask=some, chunk=2)
+
+        assert torch.autograd.gradcheck(form, given)
+    grads = torch.autograd.grad(form(*given).sum(), given, create_graph=True)
+    for grad in grads:
+        with pytest.raises(NotImplementedError, match="no second derivative"):
+            torch.autograd.grad(grad.sum(), given)
+
+
+def test_gradients_of_fewer_inputs() -> None:
+    """Each input may be the only one that wants a gradient."""
+    inputs = [*qkv(6), normal(HEADS, 11, seed=4)]
+    every = [x.clone().requires_grad_() for x in inputs]
+    wanted = torch.autograd.grad(hankel_attention(*every[:3], bias=every[3], causal=True, chunk=4).sum(), every)
+    for i in range(4):
+        some = [x.clone().requires_grad_(j == i) for j, x in enumerate(inputs)]
+        (grad,) = torch.autograd.grad(
+            hankel_attention(*some[:3], bias=some[3], causal=True, chunk=4).sum(), some[i : i + 1]
+        )
+        assert torch.equal(grad, wanted[i])
+    with torch.no_grad():
+        quick = hankel_attention(*every[:3], bias=every[3], causal=True)
+    assert torch.equal(quick, hankel_attention(*every[:3], bias=every[3], causal=True))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_hankel_gradients_one_example_at_a_time() -> None:
+    examples = [torch.stack((x, 2 * x)) for x in (*qkv(6), normal(HEADS, 11, seed=4))]
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return hankel_attention(q, k, v, bias=bias, causal=True, chunk=4).square().sum()
+
+    gradients = torch.func.grad(loss, argnums=(0, 1, 2, 3))
+    for shared in (None, *range(4)):
+        given = [x[0] if i == shared else x for i, x in enumerate(examples)]
+        together = torch.func.vmap(gradients, tuple(None if i == shared else 0 for i in range(4)))(*given)
+        for example in range(2):
+            alone = [(x if i == shared else x[example]).clone().requires_grad_() for i, x in enumerate(given)]
+            for a, b in zip(together, torch.autograd.grad(loss(*alone), alone), strict=True):
+                assert max_error(a[example], b) < rounding(b)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_devices_without_such_a_kernel_get_the_same(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [*qkv(9, kv_heads=2), normal(HEADS, 17, seed=4)]
+    mask = (torch.arange(9) >= torch.tensor([[4], [0]])) if padded else None
+    results = []
+    for devices in (("cpu",), ()):
+        monkeypatch.setattr(fused, "_READ_VIEWS", devices)
+        given = [x.clone().requires_grad_() for x in inputs]
+        out = hankel_attention(*given[:3], bias=given[3], causal=True, mask=mask, chunk=4)
+        results.append([out, *torch.autograd.grad(out.square().sum(), given)])
+    for a, b in zip(*results, strict=True):
+        assert max_error(a, b) < rounding(a)
 
 
 def test_hankel_bias_is_a_view_of_the_vector(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call of the kernel gets strides (1, 1) on one storage of 2N − 1 numbers a head: no bias is ever built."""
-    seen = []
+    seen, kernel = [], fused._by_kernel
 
-    def spy(*args: Tensor, attn_mask: Tensor, **kwargs: Any) -> Tensor:
-        seen.append(attn_mask)
-        return nn.functional.scaled_dot_product_attention(*args, attn_mask=attn_mask, **kwargs)
+    def spy(q: Tensor, k: Tensor, v: Tensor, view: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        seen.append(view)
+        return kernel(q, k, v, view, scale)
 
-    monkeypatch.setattr(fused, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(fused, "_by_kernel", spy)
     q, k, v = qkv(13)
     vector = relative_bias_vector(BIASES["T5"], 13).detach()
-    for causal_ in (False, True):
-        hankel_attention(q, k, v, bias=vector, causal=causal_, chunk=4)
-    assert len(seen) == 8
+    for causal_, mask in itertools.product((False, True), (None, torch.ones(2, 13))):
+        hankel_attention(q, k, v, bias=vector, causal=causal_, mask=mask, chunk=4)
+    assert len(seen) == 16
     assert all(view.stride()[2:] == (1, 1) for view in seen)
     assert all(view.untyped_storage().nbytes() == 8 * HEADS * 25 for view in seen)
 
 
-def test_gradients_of_hankel_attention_reach_the_table() -> None:
-    q, k, v = qkv(13)
-    table = schemes.t5(HEADS, bidirectional=True, std=1.0, generator=draw(5)).bias
-    assert isinstance(table, nn.Module)
-    table.double()
-    (weight,) = table.parameters()
-    m, grads = arange(13), []
-    scheme = PositionScheme("T5", bias=table, scale=1.0)
-    vector = relative_bias_vector(table, 13)
-    for out in (
-        hankel_attention(q, k, v, bias=vector, causal=True, scale=1.0, chunk=4),
-        attention(q, k, v, q_positions=m, k_positions=m, scheme=scheme, mask=causal(m, m)),
-    ):
-        (grad,) = torch.autograd.grad(out.square().sum(), weight)
-        grads.append(grad)
-    assert max_error(*grads) < rounding(grads[1], 2048)
-    assert float(grads[1].abs().max()) > 1e-3
-    small = [x[:1, :2, :4] for x in (q, k, v)]
-    bias = normal(2, 7, seed=9).requires_grad_()
-    for causal_ in (False, True):
-        form = partial(hankel_attention, *small, causal=causal_, chunk=3)
-        assert torch.autograd.gradcheck(lambda b, form=form: form(bias=b), bias)
+@pytest.mark.parametrize("devices", [("cpu",), ()])
+def test_hankel_attention_makes_no_square(devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_READ_VIEWS", devices)
+    monkeypatch.setattr(fused, "_PIECE", 1)
+    heads = 1 if devices else 2  # whose scores exist together: plain products take all heads at once, forwards
+    for length, padded, causal_ in itertools.product((512, 1024), (False, True), (False, True)):
+        inputs = [normal(1, 2, length, 3, seed=seed).float() for seed in range(3)]
+        bias, mask = normal(2, 2 * length - 1, seed=3).float(), torch.arange(length)[None] >= 9 if padded else None
+
+        def form(q: Tensor, k: Tensor, v: Tensor, b: Tensor, causal_: bool = causal_, mask: Any = mask) -> Tensor:
+            return hankel_attention(q, k, v, bias=b, causal=causal_, mask=mask, chunk=8)
+
+        assert both_ways(form, *inputs, bias) <= heads * 8 * (length + 8)
+    m, scheme = arange(512), schemes.alibi(1)
+    dense = both_ways(
+        lambda *x: attention(*x, q_positions=m, k_positions=m, scheme=scheme),
+        *(normal(1, 1, 512, 4, seed=seed).float() for seed in range(3)),
+    )
+    assert dense >= 512**2, "otherwise the lines above could not fail"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_token_copies_no_cache() -> None:
+    """Decoding: one call of the kernel, and nothing of the cache's size is made."""
+    _, k, v = qkv(64)
+    v = normal(2, HEADS, 64, WIDTH, seed=3)
+    q, mask = normal(2, HEADS, 1, WIDTH, seed=4), torch.arange(64) >= torch.tensor([[20], [0]])
+    vector = relative_bias_vector(BIASES["ALiBi"], 64)
+    with torch.no_grad(), Largest() as largest:
+        hankel_attention(q, k, v, bias=vector, causal=True, mask=mask)
+    assert largest.numbers <= max(vector.numel(), 2 * HEADS * 64) < k.numel()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_hankel_attention_in_other_dtypes(dtype: torch.dtype) -> None:
-    q, k, v = (x.to(dtype) for x in qkv(40))
     vector = relative_bias_vector(partial(alibi, slopes=alibi_slopes(HEADS)), 40)
-    out = hankel_attention(q, k, v, bias=vector, causal=True, chunk=16)
-    m = arange(40)
-    want = attention(q, k, v, q_positions=m, k_positions=m, scheme=schemes.alibi(HEADS), mask=causal(m, m))
-    assert out.dtype == dtype
-    assert max_error(out, want) < 16 * torch.finfo(dtype).eps * float(v.abs().max())
+    m, mask, results = arange(40), torch.arange(40)[None].expand(2, -1) >= 9, []
+    for kind in (dtype, torch.float64):
+        q, k, v = (x.to(dtype).to(kind).requires_grad_() for x in qkv(40))
+        bias = vector.to(kind).requires_grad_()
+        out = hankel_attention(q, k, v, bias=bias, causal=True, mask=mask, chunk=16)
+        assert out.dtype == kind
+        grads = torch.autograd.grad(out.square().sum(), (q, k, v, bias))
+        assert [x.dtype for x in grads] == [kind] * 4
+        results.append([out, *grads])
+    for a, b in zip(*results, strict=True):
+        assert max_error(a, b) < 16 * torch.finfo(dtype).eps * float(b.detach().abs().max())
+    q, k, v = (x.to(dtype) for x in qkv(40))
+    own = causal(m, m) & real_keys(mask)
+    want = attention(q, k, v, q_positions=m, k_positions=m, scheme=schemes.alibi(HEADS), mask=own)
+    assert max_error(hankel_attention(q, k, v, bias=vector, causal=True, mask=mask), want) < (
+        16 * torch.finfo(dtype).eps * float(v.abs().max())
+    )
+
+
+def test_hankel_attention_compiles_with_its_gradients() -> None:
+    mask = torch.arange(9) >= torch.tensor([[4], [0]])
+
+    def form(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return hankel_attention(q, k, v, bias=bias, causal=True, mask=mask, chunk=4)
+
+    results = []
+    for run in (form, torch.compile(form, backend="aot_eager")):
+        given = [x.requires_grad_() for x in (*qkv(9), normal(HEADS, 17, seed=4))]
+        out = run(*given)
+        results.append([out, *torch.autograd.grad(out.square().sum(), given)])
+    for a, b in zip(*results, strict=True):
+        assert max_error(a, b) < rounding(a)
+
+
+def test_hankel_gradients_on_meta_have_shapes() -> None:
+    given = [x.to("meta").requires_grad_() for x in (*qkv(9, kv_heads=2), normal(HEADS, 17))]
+    out = hankel_attention(*given[:3], bias=given[3], causal=True, mask=torch.ones(2, 9), chunk=4)
+    assert [x.shape for x in torch.autograd.grad(out.sum(), given)] == [x.shape for x in given]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -1064,6 +1318,24 @@ def test_flex_attention_with_a_relative_bias_is_attention(name: str, causal_: bo
             )
         assert isinstance(out, Tensor)
         assert max_error(out, want) < 64 * torch.finfo(torch.float32).eps * float(v.abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_with_padding_as_a_block_mask() -> None:
+    q, k, v = (normal(2, HEADS, 12, WIDTH, seed=seed).float() for seed in range(3))
+    mask = torch.arange(12) >= torch.tensor([[5], [0]])
+    rows = from_mask(mask)
+    vector = relative_bias_vector(BIASES["T5"], 12).float().detach()
+
+    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return mask[batch, key] & (key <= query)
+
+    blocks = create_block_mask(visible, 2, None, 12, 12, device="cpu")
+    mod = relative_score_mod(vector, q_positions=rows, k_positions=rows, causal=True)
+    out = flex_attention(q, k, v, score_mod=mod, block_mask=blocks)
+    want = hankel_attention(q, k, v, bias=vector, causal=True, mask=mask)
+    assert isinstance(out, Tensor)
+    assert max_error(out, want) < 64 * torch.finfo(torch.float32).eps * float(v.abs().max())
 
 
 # ---- layer plans
@@ -1206,7 +1478,7 @@ MALFORMED: list[tuple[str, type[Exception], Callable[[], Any]]] = [
         lambda: linear_attention(FQ, FK, V, mask=torch.ones(2, 3), **BOTH),
     ),
     (
-        "bias must have shape (H, 2N−1) = (4, 7)",
+        "bias must have shape (H, 2N−1) with H = 4 and N ≥ 4, got (4, 5)",
         ValueError,
         lambda: toeplitz_attention(FQ, FK, V, bias=VECTOR[:, :5], causal=True),
     ),
@@ -1259,12 +1531,28 @@ MALFORMED: list[tuple[str, type[Exception], Callable[[], Any]]] = [
     ("length must be at least 1", ValueError, lambda: relative_bias_vector(BIASES["ALiBi"], 0)),
     ("bias must return shape (1, H, 1, 7)", ValueError, lambda: relative_bias_vector(causal, 4)),
     (
-        "bias must have shape (H, 2N−1) = (4, 7)",
+        "bias must have shape (H, 2N−1) with H = 4 and N ≥ 4, got (2, 7)",
         ValueError,
         lambda: hankel_attention(Q, K, V, bias=VECTOR[:2], causal=True),
     ),
+    (
+        "mask must have shape (B, Tk) = (2, 4), got (2, 3)",
+        ValueError,
+        lambda: hankel_attention(Q, K, V, bias=VECTOR, causal=True, mask=torch.ones(2, 3)),
+    ),
+    ("got (4, 6)", ValueError, lambda: hankel_attention(Q, K, V, bias=VECTOR[:, :6], causal=True)),
+    ("chunk must be at least 1", ValueError, lambda: fused_attention(Q, K, V, chunk=0, **BOTH)),
+    (
+        "mask must broadcast to (2, 4, 4, 4)",
+        ValueError,
+        lambda: fused_attention(Q, K, V, mask=torch.ones(3, 4, dtype=torch.bool), chunk=3, **BOTH),
+    ),
     ("chunk must be at least 1", ValueError, lambda: hankel_attention(Q, K, V, bias=VECTOR, causal=True, chunk=0)),
-    ("q and k must agree", ValueError, lambda: hankel_attention(Q, K[:, :, :2], V[:, :, :2], bias=VECTOR, causal=True)),
+    (
+        "q must be the last of k's 2 tokens, got 4 queries",
+        ValueError,
+        lambda: hankel_attention(Q, K[:, :, :2], V[:, :, :2], bias=VECTOR, causal=True),
+    ),
     ("bias must have shape (H, 2N−1)", ValueError, lambda: relative_score_mod(VECTOR[:, :6], causal=True, **BOTH)),
     ("bias must hold distances up to 3", ValueError, lambda: relative_score_mod(VECTOR[:, :5], causal=True, **BOTH)),
     (
