@@ -92,9 +92,12 @@ def _with_cost(cost: float, call: measure.Case) -> None:
         call()
 
 
-def _rows(what: str, length: int, cases: dict[str, measure.Case], device: torch.device, seconds: float) -> Iterator[Row]:
+def _rows(
+    what: str, length: int, cases: dict[str, measure.Case], device: torch.device, seconds: float
+) -> Iterator[Row]:
+    times = measure.interleaved(cases, seconds=seconds, device=device, least=3)
     memory = {name: measure.peak_memory(case, device) for name, case in cases.items()}
-    for name, found in measure.interleaved(cases, seconds=seconds, device=device, least=3).items():
+    for name, found in times.items():
         yield {"what": what, "shape": length, "dtype": "float32", "case": name, **found} | {
             "megabytes": round(memory[name] / 2**20, 1)
         }

@@ -29,7 +29,6 @@ def interleaved(
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     for case in cases.values():  # what is compiled or allocated once
         case()
-        case()
     taken: dict[str, list[float]] = {name: [] for name in cases}
     end = time.perf_counter() + seconds
     for done in range(most):
@@ -62,8 +61,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def peak_memory(case: Case, device: torch.device) -> int:
-    """Most bytes that PyTorch held at once during a call, beyond those held before it; results included."""
-    case()
+    """Most bytes that PyTorch held at once during a call that is not the first; results included."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)

@@ -27,33 +27,23 @@ def rotations(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
 def _transformers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
     if importlib.util.find_spec("transformers") is None:
         return
-    from transformers import CohereConfig, LlamaConfig
-    from transformers.models.cohere import modeling_cohere
+    from transformers import LlamaConfig
     from transformers.models.gptj import modeling_gptj
     from transformers.models.llama import modeling_llama
 
     heads, length, dim = shape[1:]
-    sizes = {"hidden_size": heads * dim, "num_attention_heads": heads, "max_position_embeddings": length}
-    kinds = {
-        "half": (LlamaConfig, modeling_llama, "LlamaRotaryEmbedding", LLAMA),
-        "interleaved": (CohereConfig, modeling_cohere, "CohereRotaryEmbedding", "transformers, Cohere"),
-    }
-    at = torch.arange(length, device=device)[None]
-    like = torch.empty(1, dtype=dtype, device=device)
-    for layout, (config, module, embedding, name) in kinds.items():
-        tables = getattr(module, embedding)(config(**sizes, rope_parameters=ROPE)).to(device)
-        cos, sin = tables(like, at)
-        yield name, layout, lambda q, k, m=module, c=cos, s=sin: m.apply_rotary_pos_emb(q, k, c, s)
-    table = modeling_gptj.create_sinusoidal_positions(length, dim).to(device=device, dtype=dtype)[None]
-    sin, cos = table.chunk(2, -1)
+    config = LlamaConfig(hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE)
+    tables = modeling_llama.LlamaRotaryEmbedding(config).to(device)
+    cos, sin = tables(torch.empty(1, dtype=dtype, device=device), torch.arange(length, device=device)[None])
+    yield LLAMA, "half", lambda q, k: modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
 
-    yield (
-        "transformers, GPT-J",
-        "interleaved",
-        lambda q, k: tuple(
-            modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2) for x in (q, k)
-        ),
-    )
+    table = modeling_gptj.create_sinusoidal_positions(length, dim).to(device=device, dtype=dtype)[None]
+    sines, cosines = table.chunk(2, -1)
+
+    def gptj(x: Tensor) -> Tensor:
+        return modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sines, cosines).transpose(1, 2)
+
+    yield "transformers, GPT-J", "interleaved", lambda q, k: (gptj(q), gptj(k))
 
 
 def llama_layer(q: Tensor) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:

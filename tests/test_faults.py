@@ -59,8 +59,8 @@ FAULTS = {
     ),
     "reversed rotation": Fault(
         "rotary/rope.py",
-        "(a * cos - b * sin, a * sin + b * cos, self.layout)",
-        "(a * cos + b * sin, b * cos - a * sin, self.layout)",
+        "_write_rotated(out, x, cos, sin, layout, in_place=given",
+        "_write_rotated(out, x, cos, -sin, layout, in_place=given",
         ROPE,
     ),
     "wrong exponent": Fault(
@@ -83,8 +83,8 @@ FAULTS = {
     ),
     "layouts mixed": Fault(
         "rotary/rope.py",
-        "join_pairs(a * cos - b * sin, a * sin + b * cos, self.layout)",
-        'join_pairs(a * cos - b * sin, a * sin + b * cos, "half")',
+        "turn(x, cos, sin, self.layout, out=out)",
+        'turn(x, cos, sin, "half", out=out)',
         ROPE,
     ),
     "slope off by one": Fault(

@@ -198,15 +198,17 @@ def turn_heads(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> T
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """The rotation of every pair, as the equation has it: x (..., T, d) and tables (..., T, r/2) → (..., T, d)."""
     width = 2 * cos.shape[-1]
-    a, b = split_pairs(x[..., :width].to(cos.dtype), layout)  # two of (..., T, r/2)
-    rotated = join_pairs(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
+    a, b = (part.to(cos.dtype) for part in split_pairs(x[..., :width], layout))  # two of (..., T, r/2)
+    first, second = (part.to(x.dtype) for part in (a * cos - b * sin, a * sin + b * cos))
+    rotated = join_pairs(first, second, layout)
     return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None = None) -> Tensor:
     """`rotate_pairs`, written straight into the result; tables broadcast to x's leading axes."""
-    compute = _checks.at_least_float32(x.dtype, cos.dtype)
-    cos, sin = cos.to(compute), sin.to(compute)
+    if x.dtype != cos.dtype:
+        compute = _checks.at_least_float32(x.dtype, cos.dtype)
+        cos, sin = cos.to(compute), sin.to(compute)
     given = out is not None
     wants_gradient = torch.is_grad_enabled() and (x.requires_grad or cos.requires_grad or sin.requires_grad)
     if out is None:
@@ -257,9 +259,9 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
             own = (t[i % len(t)] if t.dim() == x.dim() else t for t in (cos, sin))
             _write_rotated(out[i], x[i], *own, layout, in_place=in_place)
         return
-    source = x.to(cos.dtype)
+    source = x if x.dtype == cos.dtype else x.to(cos.dtype)
     target = out if out.dtype == cos.dtype else source
-    if layout == "interleaved" and _complex_in_place(source) and _complex_in_place(target):
+    if layout == "interleaved" and _complex_in_place(source, target):
         turns = torch.complex(cos, sin)  # e^{iα}
         torch.mul(source.view(turns.dtype), turns, out=target.view(turns.dtype))  # one pass: e^{iα} (a + ib)
     else:
@@ -271,10 +273,10 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
         out.copy_(target)
 
 
-def _complex_in_place(x: Tensor) -> bool:
-    """Whether neighbouring channels lie in memory as complex numbers do: even steps and offset."""
-    *steps, last = x.stride()
-    return last == 1 and not (x.storage_offset() % 2 or any(step % 2 for step in steps))
+def _complex_in_place(*tensors: Tensor) -> bool:
+    """Whether neighbouring channels lie in memory as complex numbers do: next to each other, all else at even places."""
+    places = {place % 2 for x in tensors for place in (x.storage_offset(), *x.stride()[:-1])}
+    return 1 not in places and all(x.stride(-1) == 1 for x in tensors)
 
 
 def convert_layout(x: Tensor, *, source: str, target: str, rotary_dim: int | None = None) -> Tensor:

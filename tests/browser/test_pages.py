@@ -11,7 +11,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator
 
-from .conftest import CHROMIUM, HTML, ROOT, Reader, Visit, file_of
+from .conftest import CHROMIUM, HTML, ROOT, Reader, Visit
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
 CHAPTERS = [TOC["root"], *(chapter["file"] for part in TOC["parts"] for chapter in part["chapters"])]
