@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Names the step before it runs, and again if it fails.
 step = @echo "== $(1)" && { $(2); } || { echo "FAILED: $(1)" >&2; exit 1; }
 
-.PHONY: help book serve test unit nbval faults colab build browser lint refresh check address parity clean
+.PHONY: help book serve test unit nbval faults colab build browser lint refresh check address parity bench clean
 
 help:  ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -71,11 +71,18 @@ refresh: .venv/all  ## run the notebooks, store their outputs, write the generat
 	$(call step,notebooks,$(BIN)/python book/tools/refresh.py)
 	$(call step,generated pages,$(BIN)/python book/tools/pages.py)
 
-parity:  ## compare with transformers, x-transformers and timm as installed (not part of `make test`)
-	$(call step,an environment with the peers,$(PYTHON) -m venv _build/parity)
-	$(call step,install the peers,_build/parity/bin/python -m pip install --quiet $(PIP_FLAGS) -r tests/parity/requirements.txt)
-	$(call step,install the peers that would bring another torch,_build/parity/bin/python -m pip install --quiet $(PIP_FLAGS) --no-deps -r tests/parity/no-deps.txt)
-	$(call step,parity with the peers,_build/parity/bin/python -m pytest -q --confcutdir tests/parity tests/parity)
+_build/peers/made: tests/parity/requirements.txt tests/parity/no-deps.txt
+	$(call step,an environment with the peers,$(PYTHON) -m venv _build/peers)
+	$(call step,install the peers,_build/peers/bin/python -m pip install --quiet $(PIP_FLAGS) -r tests/parity/requirements.txt)
+	$(call step,install the peers that would bring another torch,_build/peers/bin/python -m pip install --quiet $(PIP_FLAGS) --no-deps -r tests/parity/no-deps.txt)
+	@touch $@
+
+parity: _build/peers/made  ## compare with transformers, x-transformers and timm as installed (not part of `make test`)
+	$(call step,parity with the peers,_build/peers/bin/python -m pytest -q --confcutdir tests/parity tests/parity)
+
+bench: .venv/all _build/peers/made  ## time the library beside memory and beside its peers (not part of `make test`)
+	$(call step,benchmarks,_build/peers/bin/python -m benchmarks --book $(BIN)/python --out posenc_lib/lab/data/performance.json)
+	@echo "Now make refresh puts the numbers into the book."
 
 address: .venv/made  ## make address URL=https://github.com/NAME/REPOSITORY: set the repository's address everywhere
 	$(call step,address,$(BIN)/python book/tools/address.py "$(URL)")
