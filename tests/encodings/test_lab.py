@@ -581,7 +581,11 @@ BAD = {
     "task": (lambda: lab.Settings("two-back"), ValueError, "task must be one of 'three-back', 'common-token'"),
     "run": (lambda: lab.run(TINY, "typo", 0), ValueError, "name must be one of 'nope', 'sinusoid'"),
     "sweep": (lambda: lab.sweep(Path("never"), TINY, ["typo"], [0]), ValueError, "names must be one of 'nope'"),
-    "load": (lambda: lab.load("typo"), ValueError, "name must be one of 'common_token', 'costs', 'rope_longer'.*; got 'typo'"),
+    "load": (
+        lambda: lab.load("typo"),
+        ValueError,
+        "name must be one of 'common_token', 'costs', 'rope_longer'.*; got 'typo'",
+    ),
     "dim": (lambda: lab.scrambled(arange(3), 0), ValueError, "dim must be at least 1, got 0"),
 }
 
