@@ -785,6 +785,8 @@ def test_alibi_that_counts_slots() -> None:
 
 
 @given(st.booleans(), st.sampled_from([8, 16, 32, 64]), st.sampled_from([40, 64, 128, 200, 256]))
+@example(False, 64, 40)  # a bucket for each distance, and none beyond
+@example(False, 64, 64)  # some buckets are empty
 def test_t5_right(bidirectional: bool, num_buckets: int, max_distance: int) -> None:
     sizes = {"bidirectional": bidirectional, "num_buckets": num_buckets, "max_distance": max_distance}
     bias = T5Bias(4, std=1.0, generator=torch.Generator().manual_seed(0), **sizes)
