@@ -290,6 +290,7 @@ def test_split_one_way_and_joined_the_other(dim: int, base: float, layout: str) 
 
 
 @given(DIMS, BASES)
+@example(48, 1_116_262.0)  # a shortest length of 1e-4
 def test_sine_with_one_sign(dim: int, base: float) -> None:
     def function(x: Tensor, positions: Tensor) -> Tensor:
         angles = positions[:, None].double() * inverse_frequencies(dim, base)
@@ -580,6 +581,7 @@ def test_a_cache_with_the_length_for_key(dim: int, base: float, layout: str) -> 
 
 
 @given(DIMS, BASES, SIDES, st.floats(1.2, 50), st.integers(100, 6000))
+@example(16, 500.0, "interleaved", 2.0, 501)  # within the positions of one look
 def test_a_base_that_changes(dim: int, base: float, layout: str, times: float, length: int) -> None:
     near, far = peer(dim, base, layout=layout), peer(dim, base * times, layout=layout)
     function = lambda x, positions: (far if int(positions.max()) >= length else near)(x, positions)  # noqa: E731
