@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -290,6 +290,7 @@ def test_split_one_way_and_joined_the_other(dim: int, base: float, layout: str) 
 
 
 @given(DIMS, BASES)
+@example(48, 1_116_262.0)  # a shortest length of 1e-4
 def test_sine_with_one_sign(dim: int, base: float) -> None:
     def function(x: Tensor, positions: Tensor) -> Tensor:
         angles = positions[:, None].double() * inverse_frequencies(dim, base)
@@ -405,6 +406,7 @@ def test_cache_offsets(dim: int, base: float, layout: str) -> None:
 
 
 @given(DIMS, BASES, SIDES, st.integers(100, 4000))
+@example(96, 39_695.0, "interleaved", 100)  # the slowest pair turns by more than half a turn where int16 wraps
 def test_positions_that_are_misread(dim: int, base: float, layout: str, length: int) -> None:
     make = partial(peer, dim, base, layout=layout)
     expect("far-positions", make(read=lambda p, x: p.clamp(max=length)), dim)
@@ -579,6 +581,7 @@ def test_a_cache_with_the_length_for_key(dim: int, base: float, layout: str) -> 
 
 
 @given(DIMS, BASES, SIDES, st.floats(1.2, 50), st.integers(100, 6000))
+@example(16, 500.0, "interleaved", 2.0, 501)  # within the positions of one look
 def test_a_base_that_changes(dim: int, base: float, layout: str, times: float, length: int) -> None:
     near, far = peer(dim, base, layout=layout), peer(dim, base * times, layout=layout)
     function = lambda x, positions: (far if int(positions.max()) >= length else near)(x, positions)  # noqa: E731
@@ -681,6 +684,7 @@ def test_one_pair_has_both_layouts() -> None:
 
 
 @given(st.sampled_from([16, 64]), st.floats(500, 1e6), st.sampled_from(BOTH))
+@example(16, 140_006.0, torch.bfloat16)
 def test_signs_and_roundings_of_tables(dim: int, base: float, dtype: torch.dtype) -> None:
     right = partial(sinusoidal, dim=dim, base=base, layout="concatenated", dtype=torch.float64)
     signs = torch.cat((-torch.ones(dim // 2), torch.ones(dim // 2)))
@@ -783,6 +787,8 @@ def test_alibi_that_counts_slots() -> None:
 
 
 @given(st.booleans(), st.sampled_from([8, 16, 32, 64]), st.sampled_from([40, 64, 128, 200, 256]))
+@example(False, 64, 40)  # a bucket for each distance, and none beyond
+@example(False, 64, 64)  # some buckets are empty
 def test_t5_right(bidirectional: bool, num_buckets: int, max_distance: int) -> None:
     sizes = {"bidirectional": bidirectional, "num_buckets": num_buckets, "max_distance": max_distance}
     bias = T5Bias(4, std=1.0, generator=torch.Generator().manual_seed(0), **sizes)

@@ -250,16 +250,20 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
         return
     exact = int(np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0])  # buckets of one distance, from 0 on
     clipped = len(past) == exact + 1 <= REACH
-    if len(past) > REACH // 4 or clipped:
+    size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
+    counts = [len(past), *range(len(past) + 1, 2 * exact + 1)]  # some may be empty
+    if size is not None:
+        counts = [size // (2 if bidirectional else 1)]
+    plain = len(past) > REACH // 4 or (clipped and size is None)
+    found = [] if plain else [(n, far) for n in counts if (far := _max_distance(past, n, longest)) is not None]
+    count, distance = found[0] if found else (counts[0], None)
+    if plain or (clipped and not found):  # many buckets for a short way hold one distance each
         report.facts["form"] = "no buckets: a bias for each distance" + f" up to {exact}" * clipped
         if wanted.get("num_buckets") is not None:
             seen = f"{len(past)} of the distances up to {REACH} have a bias of their own."
             report.wrong("no-buckets", seen, "Distances are used as they are, without buckets.", "buckets")
         return
-    size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
-    count = len(past) if size is None else size // (2 if bidirectional else 1)
     report.facts["buckets a direction"] = len(past)
-    distance = _max_distance(past, count, longest)
     if distance is None:
         _wrong_edges(report, past, exact, count, longest, bidirectional)
         return

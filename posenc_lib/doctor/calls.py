@@ -220,7 +220,7 @@ def _explain_far(
         text = f"Positions {listed(positions[wrong])}, … are turned as {listed(read_as[wrong].round(2) + 0.0)}, …"
         report.wrong("far-positions", text, misplaced(every), "argument")
         return float(good)
-    begin = _boundary(rotary, model, good, int(positions[0]))
+    begin = _boundary(rotary, model, good, int(positions[-1]))
     beyond, attributes = _far_frequencies(model, matrices, positions), Fit(("free",))
     if beyond is not None:
         attributes = fit(beyond, 2 * len(beyond))

@@ -121,12 +121,12 @@ def displacement(difference: Array, frequencies: Array, tolerance: float, reach:
     """The number of positions δ that explains differences of angle in all pairs, ω_i δ; None if there is none.
 
     From the slowest pair, which knows large δ roughly, to the fastest, which knows it precisely. The slowest pair is
-    allowed as many whole turns as `reach` positions take.
+    allowed whole turns, as many as it takes to find every |δ| ≤ `reach`.
     """
     order = np.argsort(np.abs(frequencies))
     order = order[np.abs(frequencies[order]) > 1e-12]
     slowest = float(frequencies[order[0]]) if len(order) else 1.0
-    turns = np.array(sorted(range(-(count := int(reach * abs(slowest) / math.pi)), count + 1), key=abs))
+    turns = np.array(sorted(range(-(count := round(reach * abs(slowest) / (2 * math.pi))), count + 1), key=abs))
     delta = 2 * math.pi * turns / slowest
     for i in order:
         delta = delta + wrap(difference[i] - frequencies[i] * delta) / frequencies[i]
@@ -138,7 +138,7 @@ def displacement(difference: Array, frequencies: Array, tolerance: float, reach:
 def places(difference: Array, positions: Any, frequencies: Array) -> Array | None:
     """As which position each token is turned, from differences of angle (T, n); None if one is turned as none."""
     at = np.asarray(positions, dtype=float)
-    reach = at[-1] if len(frequencies) > 2 else 0  # two pairs fit too many
+    reach = 2 * at[-1] if len(frequencies) > 2 else 0  # from p to −p, where int16 wraps; two pairs fit too many
     found = [displacement(row, frequencies, 1e-2, reach) for row in difference]
     return None if None in found else np.asarray(at + np.asarray(found, dtype=float)) + 0.0
 

@@ -228,7 +228,8 @@ def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any
         report.wrong(
             "sine-sign",
             "Both rows of a pair have the sine with one sign, which is no rotation: lengths are multiplied by "
-            f"{number(float(narrow.min()))} … {number(float(wide.max()))}, and scores depend on more than the offset.",
+            f"{number(round(float(narrow.min()), 3))} … {number(float(wide.max()))}, and scores depend on more than "
+            "the offset.",
             "A minus is missing in rotate_half, or stands before both halves.",
             "kept",
         )
