@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ VALIDATE = ["-m", "pytest", "-q", "--nbval", "--nbval-current-env", "--nbval-cel
 
 
 def validation() -> Iterator[dict[str, Any]]:
-    """Each notebook's cells executed, and validated by nbval: seconds of both, kernels' starts included."""
-    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        bare = _seconds([sys.executable, "-c", BARE, str(notebook)])
-        validated = _seconds([sys.executable, *VALIDATE, str(notebook)])
-        yield {"what": "validation", "case": notebook.stem, "bare": bare, "validated": validated}
+    """Each notebook's cells executed, and validated by nbval: seconds of both, kernels' starts included; two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(_validation, sorted((ROOT / "notebooks").glob("*.ipynb")))
+
+
+def _validation(notebook: Path) -> dict[str, Any]:
+    bare = _seconds([sys.executable, "-c", BARE, str(notebook)])
+    validated = _seconds([sys.executable, *VALIDATE, str(notebook)])
+    return {"what": "validation", "case": notebook.stem, "bare": bare, "validated": validated}
 
 
 def build() -> Iterator[dict[str, Any]]:

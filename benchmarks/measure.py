@@ -19,7 +19,7 @@ Case = Callable[[], Any]
 
 
 def interleaved(
-    cases: Mapping[str, Case], *, seconds: float, device: torch.device, least: int = 5, most: int = 101
+    cases: Mapping[str, Case], *, seconds: float, device: torch.device, least: int = 4, most: int = 101
 ) -> dict[str, dict[str, Any]]:
     """Median time of each case and its ratio to the first one, from rounds A B C A B C …
 
