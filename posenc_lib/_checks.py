@@ -27,12 +27,17 @@ def readable(tensor: Tensor) -> bool:
     )
 
 
-def transforming() -> bool:
+def transforming(x: Tensor) -> bool:
     """Whether vmap, another function transform or forward-mode differentiation is at work.
 
-    They look into each operation, and have no rule for a result that is written into given memory.
+    They look into each operation, and have no rule for a result that is written into given memory. Autograd's own
+    vmap, for batches of gradients, is seen at x alone.
     """
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return (
+        torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._functorch.is_legacy_batchedtensor(x)
+    )
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:

@@ -59,8 +59,8 @@ FAULTS = {
     ),
     "reversed rotation": Fault(
         "rotary/rope.py",
-        "_write_rotated(out, x, cos, sin, layout, in_place=given",
-        "_write_rotated(out, x, cos, -sin, layout, in_place=given",
+        "_write_rotated(out, x, cos, sin, layout, in_place=in_place",
+        "_write_rotated(out, x, cos, -sin, layout, in_place=in_place",
         ROPE,
     ),
     "wrong exponent": Fault(

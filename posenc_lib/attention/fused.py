@@ -193,7 +193,7 @@ def hankel_attention(
     _checks.grouped_heads(q, k)
     _checks.values_of(k, v)
     queries, keys = q.shape[2], k.shape[2]
-    if queries > keys:
+    if not 1 <= queries <= keys:
         raise ValueError(f"q must be the last of k's {keys} tokens, got {queries} queries")
     _checks.whole_number("chunk", chunk, least=1)
     scale = q.shape[3] ** -0.5 if scale is None else _checks.positive("scale", scale)

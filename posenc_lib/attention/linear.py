@@ -295,7 +295,8 @@ def toeplitz_attention(
     if q.shape[2] != length:
         raise ValueError(f"q must have k's length {length}: both hold the same positions; got {q.shape[2]}")
     b = _checked_vector(bias, q.shape[1], length, length, causal).to(q.dtype).to(q.device)
-    c = (b - b.detach().amax(-1, keepdim=True)).exp()  # the maximum cancels
+    largest = b.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(b.dtype).min)  # not −∞, if all is hidden
+    c = (b - largest).exp()  # the maximum cancels
     values = torch.cat((v, torch.ones_like(v[..., :1])), -1)  # of the numerator, and ones of the denominator
     pairs = length / 2 if causal else length  # of a query, on average
     by_fft = pairs * (features + columns + PAIR_COST) > FFT_COST * features * columns
@@ -319,7 +320,7 @@ def _toeplitz_in_chunks(q: Tensor, k: Tensor, values: Tensor, c: Tensor, causal:
     return torch.cat(parts, 2)
 
 
-def _toeplitz_by_fft(q: Tensor, k: Tensor, values: Tensor, c: Tensor, causal: bool) -> Tensor:
+def _toeplitz_by_fft(q: Tensor, k: Tensor, values: Tensor, c: Tensor, _: bool) -> Tensor:
     """The same sums as Σ_i φ_i(q_m) (c ∗ φ_i(k) x)_m: convolutions on a circle, those of one feature at a time."""
     length = k.shape[2]
     power = 1
@@ -342,9 +343,13 @@ def _toeplitz_by_fft(q: Tensor, k: Tensor, values: Tensor, c: Tensor, causal: bo
             total = total + _again(feature, q_i, k_i, some, wave)
         sums.append(total)
     both = torch.cat(sums, 2).mT
-    # Without keys both are the FFT's rounding, and their quotient is anything. As c > 0, plain sums tell who has keys.
-    keys = (q * (k.cumsum(2) if causal else k.sum(2, keepdim=True))).sum(-1, keepdim=True)
-    return torch.cat((both[..., :-1], torch.where(keys == 0, 0, both[..., -1:])), -1)
+    # Without keys both are the FFT's rounding, and their quotient is anything. Whole numbers of keys survive it.
+    some_key = torch.zeros_like(q[..., 0], dtype=torch.bool)
+    wave = torch.fft.rfft((circle.detach() != 0).to(c.dtype))
+    for q_i, k_i in zip(q.detach().unbind(-1), k.detach().unbind(-1), strict=True):
+        number = torch.fft.irfft(torch.fft.rfft((k_i != 0).to(c.dtype), n=around) * wave, n=around)[..., :length]
+        some_key = some_key | ((q_i != 0) & (number > 0.5))
+    return torch.cat((both[..., :-1], both[..., -1:].masked_fill(~some_key[..., None], 0)), -1)
 
 
 def _again(part: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

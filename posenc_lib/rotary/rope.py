@@ -7,7 +7,7 @@ half        (Llama in transformers, GPT-NeoX):       x0 x3 | x1 x4 | x2 x5      
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ class Rotation:
     Shapes: x (..., T, d) → (..., T, d); with batched positions x is (B, H, T, d)
 
     The first r channels are rotated, r = 2 × the number of frequencies; the others pass through bit by bit.
-    `rotation(x, out=y)` writes into y, `rotation(x, out=x)` in place; neither has a gradient. `rotation.inverse()`
-    undoes it, `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
+    `rotation(x, out=y)` writes into y, which may overlap x, `rotation(x, out=x)` in place; neither has a gradient.
+    `rotation.inverse()` undoes it, `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
 
     Args:
         cos: (T, r/2), or (B, T, r/2) for positions of a batch, already multiplied by `scale`.
@@ -39,7 +39,7 @@ class Rotation:
     Raises:
         TypeError, ValueError: tables of different shape, an unknown layout, a scale that is not above 0. When called: x
             is not floating-point, has fewer than r channels, or has another length or batch than the positions; `out`
-            is not like x, or would need a gradient.
+            is not like x, is expanded, or would need a gradient.
 
     Source: su2021
     Chapter: 10
@@ -179,7 +179,7 @@ def join_pairs(first: Tensor, second: Tensor, layout: str) -> Tensor:
     """The inverse of `split_pairs`: two of (..., r/2) → (..., r)."""
     if layout == "half":
         return torch.cat((first, second), -1)
-    return torch.stack((first, second), -1).flatten(-2)
+    return torch.stack((first, second), -1).reshape(*first.shape[:-1], 2 * first.shape[-1])
 
 
 def turn_heads(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
@@ -198,7 +198,7 @@ def turn_heads(name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> T
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     """The rotation of every pair, as the equation has it: x (..., T, d) and tables (..., T, r/2) → (..., T, d)."""
     width = 2 * cos.shape[-1]
-    a, b = (part.to(cos.dtype) for part in split_pairs(x[..., :width], layout))  # two of (..., T, r/2)
+    a, b = (part.to(cos.dtype) for part in split_pairs(x.narrow(-1, 0, width), layout))  # two of (..., T, r/2)
     first, second = (part.to(x.dtype) for part in (a * cos - b * sin, a * sin + b * cos))
     rotated = join_pairs(first, second, layout)
     return torch.cat((rotated, x[..., width:]), -1) if x.shape[-1] > width else rotated
@@ -206,24 +206,36 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None = None) -> Tensor:
     """`rotate_pairs`, written straight into the result; tables broadcast to x's leading axes."""
-    if x.dtype != cos.dtype:
-        compute = _checks.at_least_float32(x.dtype, cos.dtype)
-        cos, sin = cos.to(compute), sin.to(compute)
-    given = out is not None
-    wants_gradient = torch.is_grad_enabled() and (x.requires_grad or cos.requires_grad or sin.requires_grad)
+    compute = _checks.at_least_float32(x.dtype, cos.dtype)
+    cos, sin = cos.to(compute), sin.to(compute)
+    given = (x, cos, sin) if out is None else (x, cos, sin, _checked_out(out, x))
+    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    if out is not None and wants_gradient:
+        raise ValueError("out must be None where a gradient is wanted: what is written over has none; got a tensor")
+    if torch.compiler.is_compiling() or _checks.transforming(x):
+        # The compiler fuses the equation into one pass over memory; op by op, each of its terms is a pass.
+        rotated = rotate_pairs(x, cos, sin, layout)
+        return rotated if out is None else out.copy_(rotated)
+    if wants_gradient:
+        return cast(Tensor, _Turn.apply(x, cos, sin, layout))  # type: ignore[no-untyped-call]
+    in_place = False
     if out is None:
-        if torch.compiler.is_compiling() or _checks.transforming():
-            # The compiler fuses the equation into one pass over memory; op by op, each of its terms is a pass.
-            return rotate_pairs(x, cos, sin, layout)
-        if wants_gradient:
-            return _Turn.apply(x, cos, sin, layout)
         out = torch.empty_like(x)
-    elif not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (x.shape, x.dtype, x.device):
+    elif torch._C._is_alias_of(out, x):  # type: ignore[attr-defined]
+        # One memory: at the same places, or x must be kept while it is written over.
+        in_place = (out.storage_offset(), out.stride()) == (x.storage_offset(), x.stride())
+        x = x if in_place else x.clone()
+    _write_rotated(out, x, cos, sin, layout, in_place=in_place)
+    return out
+
+
+def _checked_out(out: Any, x: Tensor) -> Tensor:
+    """`out` if the rotated x can be written into it."""
+    if not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (x.shape, x.dtype, x.device):
         got = f"{tuple(out.shape)} in {out.dtype} on {out.device}" if isinstance(out, Tensor) else repr(out)
         raise ValueError(f"out must be like x, {tuple(x.shape)} in {x.dtype} on {x.device}; got {got}")
-    elif wants_gradient or out.requires_grad:
-        raise ValueError("out must be None where a gradient is wanted: what is written over has none; got a tensor")
-    _write_rotated(out, x, cos, sin, layout, in_place=given and out.is_set_to(x))
+    if out.numel() and any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
+        raise ValueError(f"out must have memory for each of its numbers, got one of strides {out.stride()}")
     return out
 
 
@@ -242,10 +254,11 @@ class _Turn(torch.autograd.Function):
         grad_cos = grad_sin = None
         if x is not None:
             width = 2 * cos.shape[-1]
-            (a, b), (c, d) = (split_pairs(y[..., :width].to(cos.dtype), ctx.layout) for y in (x, grad))
+            (a, b), (c, d) = (split_pairs(y.narrow(-1, 0, width).to(cos.dtype), ctx.layout) for y in (x, grad))
             grad_cos = (a * c + b * d).sum_to_size(cos.shape)
             grad_sin = (a * d - b * c).sum_to_size(sin.shape)
-        return turn(grad, cos, -sin, ctx.layout), grad_cos, grad_sin, None
+        grad_x = turn(grad, cos, -sin, ctx.layout) if ctx.needs_input_grad[0] else None
+        return grad_x, grad_cos, grad_sin, None
 
 
 def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, in_place: bool) -> None:
@@ -254,10 +267,14 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
     if x.shape[-1] > width:
         out[..., width:].copy_(x[..., width:])
         out, x = out[..., :width], x[..., :width]
-    if x.dtype != cos.dtype and x.numel() > BLOCK and x.dim() > 2:  # what is converted should not leave the cache
-        for i in range(len(x)):
-            own = (t[i % len(t)] if t.dim() == x.dim() else t for t in (cos, sin))
-            _write_rotated(out[i], x[i], *own, layout, in_place=in_place)
+    if x.dtype != cos.dtype and x.numel() > BLOCK and x.dim() > 2 and x.device.type == "cpu":
+        # What is converted should not leave the cache: as many rows at once as that allows, or parts of one row.
+        rows = max(1, BLOCK * len(x) // x.numel())
+        for i in range(0, len(x), rows):
+            own = (t[i : i + rows] if t.dim() == x.dim() and len(t) > 1 else t for t in (cos, sin))
+            parts = (out[i : i + rows], x[i : i + rows], *own)
+            o, y, c, s = (t.squeeze(0) if rows == 1 and t.dim() == x.dim() else t for t in parts)
+            _write_rotated(o, y, c, s, layout, in_place=in_place)
         return
     source = x if x.dtype == cos.dtype else x.to(cos.dtype)
     target = out if out.dtype == cos.dtype else source
@@ -274,8 +291,8 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
 
 
 def _complex_in_place(*tensors: Tensor) -> bool:
-    """Whether neighbouring channels lie in memory as complex numbers do: next to each other, all else at even places."""
-    places = {place % 2 for x in tensors for place in (x.storage_offset(), *x.stride()[:-1])}
+    """Whether pairs lie in memory as complex numbers do: members next to each other, the first at an even place."""
+    places = [place % 2 for x in tensors for place in (x.storage_offset(), *x.stride()[:-1])]
     return 1 not in places and all(x.stride(-1) == 1 for x in tensors)
 
 

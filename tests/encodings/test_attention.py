@@ -419,6 +419,25 @@ def test_toeplitz_gradients() -> None:
         assert torch.autograd.gradcheck(lambda q, k, v, b, form=form: form(q, k, v, bias=b), (q, k, v, bias))
 
 
+@pytest.mark.usefixtures("toeplitz_form")
+@pytest.mark.parametrize("causal_", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_toeplitz_rows_are_zero_where_bias_and_mask_hide_every_key(dtype: torch.dtype, causal_: bool) -> None:
+    length = 40
+    q, k = (elu_features(normal(1, 2, length, 3, seed=s)).to(dtype).requires_grad_() for s in (1, 2))
+    v = normal(1, 2, length, 2, seed=3).to(dtype)
+    r = torch.arange(1 - length, length)
+    bias = torch.stack((r * 0.1, torch.zeros(2 * length - 1))).masked_fill(r.abs() > 2, -math.inf)  # a window
+    mask = (torch.arange(length) < 10)[None]
+    out = toeplitz_attention(q, k, v, bias=bias, causal=causal_, mask=mask)
+    assert bool((out[:, :, 12:] == 0).all())
+    assert bool((out[:, :, :12] != 0).all())
+    bias[1] = -math.inf  # a head that sees nothing
+    out = toeplitz_attention(q, k, v, bias=bias, causal=causal_, mask=mask)
+    assert bool((out[:, 1] == 0).all())
+    assert all(bool(x.isfinite().all()) for x in torch.autograd.grad(out.sum(), (q, k)))
+
+
 # ---- retention
 
 
@@ -1552,6 +1571,11 @@ MALFORMED: list[tuple[str, type[Exception], Callable[[], Any]]] = [
         "q must be the last of k's 2 tokens, got 4 queries",
         ValueError,
         lambda: hankel_attention(Q, K[:, :, :2], V[:, :, :2], bias=VECTOR, causal=True),
+    ),
+    (
+        "q must be the last of k's 4 tokens, got 0 queries",
+        ValueError,
+        lambda: hankel_attention(Q[:, :, :0], K, V, bias=VECTOR, causal=True),
     ),
     ("bias must have shape (H, 2N−1)", ValueError, lambda: relative_score_mod(VECTOR[:, :6], causal=True, **BOTH)),
     ("bias must hold distances up to 3", ValueError, lambda: relative_score_mod(VECTOR[:, :5], causal=True, **BOTH)),
