@@ -55,7 +55,7 @@ def bias_backward(device: torch.device, seconds: float) -> Iterator[Row]:
         q, k, v, grad = (normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(4))
         for x in (q, k, v):
             x.requires_grad_()
-        learned = T5Bias(HEADS, bidirectional=False).to(device)
+        learned = T5Bias(HEADS, bidirectional=False, std=1.0).to(device)
         cases = {
             "no bias": partial(_no_bias_passes, q, k, v, grad),
             "ours, T5": partial(_t5_passes, learned, q, k, v, grad),

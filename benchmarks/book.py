@@ -21,7 +21,7 @@ VALIDATE = ["-m", "pytest", "-q", "--nbval", "--nbval-current-env", "--nbval-cel
 
 
 def validation() -> Iterator[dict[str, Any]]:
-    """Each notebook's cells executed, and validated by nbval: seconds of both, kernels' starts included; two at a time."""
+    """Each notebook executed, and validated by nbval: seconds of both, kernels' starts included; two at a time."""
     with ThreadPoolExecutor(2) as pool:
         yield from pool.map(_validation, sorted((ROOT / "notebooks").glob("*.ipynb")))
 

@@ -220,7 +220,8 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, list[tuple[A
                     (torch.ones(5, WIDTH), ValueError),
                     (torch.ones(4, WIDTH - 1), ValueError),
                 ],
-            )
+            ),
+            "out": (None, [("x", TypeError), (torch.ones(3, WIDTH), ValueError)]),
         },
     ),
     "rotary.convert_layout": (

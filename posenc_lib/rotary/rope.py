@@ -207,7 +207,8 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None = None) -> Tensor:
     """`rotate_pairs`, written straight into the result; tables broadcast to x's leading axes."""
     compute = _checks.at_least_float32(x.dtype, cos.dtype)
-    cos, sin = cos.to(compute), sin.to(compute)
+    if cos.dtype != compute:
+        cos, sin = cos.to(compute), sin.to(compute)
     given = (x, cos, sin) if out is None else (x, cos, sin, _checked_out(out, x))
     wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     if out is not None and wants_gradient:
@@ -231,9 +232,13 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None
 
 def _checked_out(out: Any, x: Tensor) -> Tensor:
     """`out` if the rotated x can be written into it."""
-    if not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (x.shape, x.dtype, x.device):
-        got = f"{tuple(out.shape)} in {out.dtype} on {out.device}" if isinstance(out, Tensor) else repr(out)
-        raise ValueError(f"out must be like x, {tuple(x.shape)} in {x.dtype} on {x.device}; got {got}")
+    if not isinstance(out, Tensor):
+        raise TypeError(f"out must be a tensor or None, got {out!r}")
+    if (out.shape, out.dtype, out.device) != (x.shape, x.dtype, x.device):
+        raise ValueError(
+            f"out must be like x, {tuple(x.shape)} in {x.dtype} on {x.device}; "
+            f"got {tuple(out.shape)} in {out.dtype} on {out.device}"
+        )
     if out.numel() and any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
         raise ValueError(f"out must have memory for each of its numbers, got one of strides {out.stride()}")
     return out
