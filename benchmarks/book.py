@@ -34,8 +34,10 @@ def _validation(notebook: Path) -> dict[str, Any]:
 
 def build() -> Iterator[dict[str, Any]]:
     """`jupyter-book build` once for its result, and once more with nothing changed."""
-    command = [sys.executable, "-m", "jupyter_book.cli.main", "build", ".", "--quiet"]
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", ".", "--quiet"]
     _seconds(command)
+    if not (ROOT / "_build" / "html" / "index.html").exists():
+        raise RuntimeError(f"{command[0]} wrote no page")
     yield {"what": "build", "case": "nothing changed", "seconds": _seconds(command)}
 
 
