@@ -18,8 +18,9 @@ def reached(rows: list[Row]) -> list[dict[str, Any]]:
     found = []
     for part in (_against_memory, _against_peers, _sixteen_bits, _one_token, _exactness, _bias, _linear, _book):
         for target, value, limit in part([row for row in rows if "failed" not in row]):
+            value = float(f"{value:.4g}")
             met = value >= limit if "at least" in target else value <= limit
-            found.append({"target": target, "reached": float(f"{value:.3g}"), "limit": limit, "met": met})
+            found.append({"target": target, "reached": value, "limit": limit, "met": met})
     return found
 
 
