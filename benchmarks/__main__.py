@@ -28,9 +28,9 @@ MEASURED: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], float]] = {
     "one token": (rope.decode, 4),
     "table": (rope.table, 4),
     "accuracy": (rope.accuracy, 0),
-    "bias": (attention.bias, 6),
-    "bias, backward": (attention.bias_backward, 10),
-    "linear attention with a bias": (attention.toeplitz, 3),
+    "bias": (attention.bias, 4),
+    "bias, backward": (attention.bias_backward, 5),
+    "linear attention with a bias": (attention.toeplitz, 1.5),
 }
 BOOK = {"build": book.build, "weight": book.weight, "validation": book.validation}
 TWO_THREADS = ("forward", "forward and backward")
