@@ -584,7 +584,7 @@ BAD = {
     "load": (
         lambda: lab.load("typo"),
         ValueError,
-        "name must be one of 'common_token', 'costs', 'rope_longer'.*; got 'typo'",
+        "name must be one of 'common_token', 'costs', 'performance', 'rope_longer'.*; got 'typo'",
     ),
     "dim": (lambda: lab.scrambled(arange(3), 0), ValueError, "dim must be at least 1, got 0"),
 }
