@@ -58,5 +58,5 @@ def _seconds(command: list[str]) -> float:
     start = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command[:4])} … failed:\\n{(done.stdout + done.stderr)[-2000:]}")
+        raise RuntimeError(f"{' '.join(command[:4])} … failed:\n{(done.stdout + done.stderr)[-2000:]}")
     return round(time.perf_counter() - start, 2)
