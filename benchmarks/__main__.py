@@ -19,6 +19,7 @@ import torch
 
 from benchmarks import attention, book, measure, rope
 from benchmarks.targets import reached
+from posenc_lib.lab.runs import write
 
 ROOT = Path(__file__).parent.parent
 # Seconds are those of each configuration, after what is compiled or made once.
@@ -76,7 +77,7 @@ def _measure_all(out: Path, device: torch.device, book_python: str) -> None:
             print(f"{time.perf_counter() - start:4.0f} s  {group}, threads: {threads}", flush=True)
             stored["runs"] += _rows(group, threads, device, book_python if group in BOOK else sys.executable)
             stored["targets"] = reached(stored["runs"])
-            _write(out, stored)
+            write(out, stored)
     print(f"{time.perf_counter() - start:4.0f} s  written to {out}\n")
     for package, found in stored["versions"].items():
         print(f"{package}: {found}")
@@ -96,16 +97,6 @@ def _rows(group: str, threads: int, device: torch.device, python: str) -> list[d
         print(f"FAILED: {' '.join(command)}\n{done.stderr[-3000:]}", file=sys.stderr)
         rows.append({"what": group, "threads": threads, "failed": done.stderr.strip().splitlines()[-1]})
     return rows
-
-
-def _write(path: Path, stored: dict[str, Any]) -> None:
-    """One line for each row, through a second file: a stop while writing leaves the old one whole."""
-    parts = {key: ",\n".join(json.dumps(row) for row in stored[key]) for key in ("targets", "runs")}
-    head = json.dumps({key: stored[key] for key in ("settings", "versions")}, indent=1)
-    text = f'{head[:-2]},\n "targets": [\n{parts["targets"]}\n],\n "runs": [\n{parts["runs"]}\n]}}\n'
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
 
 
 if __name__ == "__main__":

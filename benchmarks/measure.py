@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from posenc_lib.lab.costs import peak_bytes
+
 PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "rotary-embedding-torch", "torchtune")
 
 Case = Callable[[], Any]
@@ -67,15 +69,7 @@ def peak_memory(case: Case, device: torch.device) -> int:
         before = torch.cuda.memory_allocated(device)
         case()
         return torch.cuda.max_memory_allocated(device) - before
-    with torch.profiler.profile(profile_memory=True) as profile:
-        result = case()
-    del result
-    held = most = 0
-    events = (event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+    return peak_bytes(case)
 
 
 def versions() -> dict[str, str]:

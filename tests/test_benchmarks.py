@@ -12,6 +12,7 @@ import torch
 from benchmarks import __main__ as bench
 from benchmarks import measure, peers, rope
 from benchmarks.targets import reached
+from posenc_lib.lab.runs import write
 
 CPU = torch.device("cpu")
 
@@ -62,7 +63,7 @@ def test_a_group_that_fails_keeps_its_rows_and_says_why(tmp_path: Path) -> None:
     stand_in.chmod(0o755)
     rows = bench._rows("accuracy", 1, CPU, str(stand_in))
     assert rows == [json.loads(row), {"what": "accuracy", "threads": 1, "failed": "RuntimeError: no memory"}]
-    bench._write(tmp_path / "out.json", {"settings": {}, "versions": {}, "targets": [], "runs": rows})
+    write(tmp_path / "out.json", {"settings": {}, "versions": {}, "targets": [], "runs": rows})
     assert json.loads((tmp_path / "out.json").read_text())["runs"] == rows
 
 

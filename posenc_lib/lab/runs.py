@@ -314,7 +314,7 @@ def stored_or_new(path: Path, settings: dict[str, Any], versions: dict[str, str]
 def write(path: Path, stored: dict[str, Any]) -> None:
     """One line for each run, through a second file: a stop while writing leaves the old one whole."""
     runs = ",\n".join(json.dumps(r, separators=(",", ":")) for r in stored["runs"])
-    head = json.dumps({key: stored[key] for key in ("settings", "versions")}, indent=1)
+    head = json.dumps({key: part for key, part in stored.items() if key != "runs"}, indent=1)
     text = f'{head[:-2]},\n "runs": [\n{runs}\n]}}\n'
     beside = path.with_name(path.name + ".part")
     beside.write_text(text, encoding="utf-8")
