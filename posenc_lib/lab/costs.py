@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -60,12 +61,9 @@ def toeplitz(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def toeplitz_fft(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by FFT, whatever the length."""
-    r = torch.arange(1 - q.shape[2], q.shape[2])  # key − query
-    c = relative_bias_vector(bias, q.shape[2]).to(q.dtype).exp().masked_fill(r > 0, 0)
-    values = torch.cat((v, torch.ones_like(v[..., :1])), -1)
-    both = linear._toeplitz_by_fft(elu_features(q), elu_features(k), values, c, True)
-    return both[..., :-1] / both[..., -1:]
+    """The same by FFT, whatever the length: as if it cost nothing."""
+    with patch.object(linear, "FFT_COST", 0):
+        return toeplitz(q, k, v)
 
 
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
