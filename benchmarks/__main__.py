@@ -30,7 +30,7 @@ MEASURED: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], float]] = {
     "table": (rope.table, 4),
     "accuracy": (rope.accuracy, 0),
     "bias": (attention.bias, 4),
-    "bias, backward": (attention.bias_backward, 5),
+    "bias, backward": (attention.bias_backward, 4),
     "linear attention with a bias": (attention.toeplitz, 1.5),
 }
 BOOK = {"build": book.build, "weight": book.weight, "validation": book.validation}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from math import log2
 from typing import Any
 
@@ -11,6 +12,7 @@ from benchmarks.peers import LLAMA
 Row = dict[str, Any]
 PASSES = ("forward", "forward and backward")
 LAYOUTS = ("interleaved", "half")
+TABLE = ", table and rotation"
 
 
 def reached(rows: list[Row]) -> list[dict[str, Any]]:
@@ -101,15 +103,17 @@ def _sixteen_bits(rows: list[Row]) -> Targets:
 def _one_token(rows: list[Row], *, layers: int = 32) -> Targets:
     for dtype in ("float32", "bfloat16"):
         where = {"what": "one token", "dtype": dtype}
-        peer = [_one(rows, case=case, **where) for case in (f"{LLAMA}, table and rotation", LLAMA)]
-        for layout in LAYOUTS:
-            mine = [_one(rows, case=f"ours {layout}{part}", **where) for part in (", table and rotation", "")]
+        peer = [_one(rows, case=case, **where) for case in (f"{LLAMA}{TABLE}", LLAMA)]
+        for layout, part in product(LAYOUTS, ("", ", q and k as one")):
+            mine = [_one(rows, case=f"ours {layout}{case}", **where) for case in (TABLE, "", part)]
             if None in (*mine, *peer):
                 continue
-            (all_ours, ours), (all_theirs, theirs) = ([row["milliseconds"] for row in pair] for pair in (mine, peer))
-            yield f"one token, {layout}, {dtype}: rotation over Llama's table and rotation", ours / all_theirs, 0.4
-            step = (all_ours + (layers - 1) * ours) / (all_theirs + (layers - 1) * theirs)
-            yield f"one token, {layout}, {dtype}: {layers} layers with one table, over Llama's", step, 0.4
+            with_table, alone, ours = (row["milliseconds"] for row in mine)
+            all_theirs, theirs = (row["milliseconds"] for row in peer)
+            name = f"one token, {layout}{part}, {dtype}"
+            yield f"{name}: rotation over Llama's table and rotation", ours / all_theirs, 0.4
+            step = (with_table - alone + layers * ours) / (all_theirs + (layers - 1) * theirs)
+            yield f"{name}: {layers} layers with one table, over Llama's", step, 0.4
 
 
 def _exactness(rows: list[Row]) -> Targets:

@@ -7,6 +7,7 @@ half        (Llama in transformers, GPT-NeoX):       x0 x3 | x1 x4 | x2 x5      
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,7 @@ from posenc_lib import _checks
 from posenc_lib.frequencies import cos_sin
 
 LAYOUTS = ("interleaved", "half")
-BLOCK = 2**20  # numbers that are converted at once where x is narrower than the tables
+BLOCK = 2**20  # numbers that are rotated at once where that takes several passes
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,8 +273,12 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
     if x.shape[-1] > width:
         out[..., width:].copy_(x[..., width:])
         out, x = out[..., :width], x[..., :width]
-    if x.dtype != cos.dtype and x.numel() > BLOCK and x.dim() > 2 and x.device.type == "cpu":
-        # What is converted should not leave the cache: as many rows at once as that allows, or parts of one row.
+    if layout == "interleaved" and x.dtype == cos.dtype and _complex_in_place(x, out):
+        turns = torch.complex(cos, sin)  # e^{iα}
+        torch.mul(x.view(turns.dtype), turns, out=out.view(turns.dtype))  # one pass: e^{iα} (a + ib)
+        return
+    if x.numel() > BLOCK and x.dim() > 2 and x.device.type == "cpu":
+        # Several passes should find their numbers in the cache: as many rows at once as that allows, or parts of one.
         rows = max(1, BLOCK * len(x) // x.numel())
         for i in range(0, len(x), rows):
             own = (t[i : i + rows] if t.dim() == x.dim() and len(t) > 1 else t for t in (cos, sin))
@@ -281,24 +286,20 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
             o, y, c, s = (t.squeeze(0) if rows == 1 and t.dim() == x.dim() else t for t in parts)
             _write_rotated(o, y, c, s, layout, in_place=in_place)
         return
-    source = x if x.dtype == cos.dtype else x.to(cos.dtype)
-    target = out if out.dtype == cos.dtype else source
-    if layout == "interleaved" and _complex_in_place(source, target):
-        turns = torch.complex(cos, sin)  # e^{iα}
-        torch.mul(source.view(turns.dtype), turns, out=target.view(turns.dtype))  # one pass: e^{iα} (a + ib)
-    else:
-        (a, b), (first, second) = split_pairs(source, layout), split_pairs(target, layout)
-        a = a.clone() if in_place or target is source else a  # still wanted when `first` is written
-        torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
-        torch.mul(b, cos, out=second).addcmul_(a, sin)
-    if target is not out:
-        out.copy_(target)
+    if x.dtype != cos.dtype:
+        wide = x.to(cos.dtype)
+        _write_rotated(wide, wide, cos, sin, layout, in_place=True)
+        out.copy_(wide)
+        return
+    first, second = split_pairs(out, layout)
+    a, b = (first.clone(), second) if in_place else split_pairs(x, layout)  # a is wanted when `first` is written over
+    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=second).addcmul_(a, sin)
 
 
 def _complex_in_place(*tensors: Tensor) -> bool:
     """Whether pairs lie in memory as complex numbers do: members next to each other, the first at an even place."""
-    places = [place % 2 for x in tensors for place in (x.storage_offset(), *x.stride()[:-1])]
-    return 1 not in places and all(x.stride(-1) == 1 for x in tensors)
+    return all(x.stride(-1) == 1 and gcd(x.storage_offset(), *x.stride()[:-1]) % 2 == 0 for x in tensors)
 
 
 def convert_layout(x: Tensor, *, source: str, target: str, rotary_dim: int | None = None) -> Tensor:
