@@ -80,7 +80,8 @@ _build/peers/made: tests/parity/requirements.txt tests/parity/no-deps.txt
 parity: _build/peers/made  ## compare with transformers, x-transformers and timm as installed (not part of `make test`)
 	$(call step,parity with the peers,_build/peers/bin/python -m pytest -q --confcutdir tests/parity tests/parity)
 
-bench: .venv/all _build/peers/made  ## time the library beside memory and beside its peers (not part of `make test`)
+bench:  ## time the library beside memory and beside its peers (not part of `make test`)
+	@$(MAKE) --no-print-directory --jobs 2 .venv/all _build/peers/made
 	$(call step,benchmarks,_build/peers/bin/python -m benchmarks --book $(BIN)/python --out posenc_lib/lab/data/performance.json)
 	@echo "Now make refresh puts the numbers into the book."
 

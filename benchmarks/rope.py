@@ -43,7 +43,7 @@ def _forward(shape: str, dtype: str, device: torch.device, seconds: float) -> It
     for layout in LAYOUTS:
         cases[f"ours {layout}, out="] = partial(_write, ours(q, layout), (q, k), into)
     with torch.no_grad():
-        times = measure.interleaved(cases, seconds=seconds, device=device, least=6)
+        times = measure.interleaved(cases, seconds=seconds, device=device)
         memory = _memory(cases, q)
     for name, found in times.items():
         row = {"what": "forward", "shape": shape, "dtype": dtype, "case": name, **found}
@@ -70,8 +70,8 @@ def _backward(shape: str, dtype: str, device: torch.device, seconds: float) -> I
     rotations = dict(_rotations(q))
     cases = {"clone": partial(passes, lambda q, k: (q.clone(), k.clone()))}
     cases |= {name: partial(passes, rotate) for name, (_, rotate) in rotations.items()}
-    times = measure.interleaved(cases, seconds=seconds, device=device, least=3)
-    memory = _memory(cases, q)
+    times = measure.interleaved(cases, seconds=seconds, device=device)
+    memory = _memory(cases, q) if shape == "short" else {}  # a ratio, which the length does not change
     for name, found in times.items():
         row = {"what": "forward and backward", "shape": shape, "dtype": dtype, "case": name, **found}
         row["memory"] = memory.get(name)
@@ -169,7 +169,7 @@ def table(device: torch.device, seconds: float) -> Iterator[Row]:
     rope, at = RoPE(inverse_frequencies(128).to(device)), arange(length, device=device)
     cases = {"rotation of q and k": partial(_both, rope(at), x, x), "table": partial(rope, at)}
     with torch.no_grad():
-        found = measure.interleaved(cases, seconds=seconds, device=device, least=3)
+        found = measure.interleaved(cases, seconds=seconds, device=device)
     for name, row in found.items():
         yield {"what": "table", "shape": "1, 32, 131072, 128", "dtype": "float32", "case": name, **row}
 

@@ -31,8 +31,12 @@ def main(arguments: list[str] | None = None) -> None:
             parser.add_argument(f"--{field.name}", type=int, default=argparse.SUPPRESS, metavar="N")
         elif field.type == "bool":
             parser.add_argument(f"--{field.name}", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS)
+        elif field.name == "lengths":
+            parser.add_argument("--lengths", nargs="+", type=int, default=argparse.SUPPRESS, metavar="T")
     given = vars(parser.parse_args(arguments))
     experiment, names, seeds, out = (given.pop(key) for key in ("experiment", "scheme", "seeds", "out"))
+    if "lengths" in given:
+        given["lengths"] = tuple(given["lengths"])
     names = names or (["rope"] if experiment in MAKERS else list(SCHEMES))
     torch.set_num_threads(1)  # sums in another order give other weights
     settings, make = replace(EXPERIMENTS[experiment], **given), MAKERS.get(experiment, run)

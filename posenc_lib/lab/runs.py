@@ -100,6 +100,13 @@ def _redrawn(table: nn.Module, generator: torch.Generator) -> nn.Module:
     return table
 
 
+def _t5(settings: Settings, generator: torch.Generator, buckets: int, far: int) -> PositionScheme:
+    """T5's bias, in both directions where nothing is masked."""
+    both = not settings.masked
+    table = T5Bias(settings.heads, bidirectional=both, num_buckets=buckets, max_distance=far, std=0.02)
+    return PositionScheme("bias", bias=_redrawn(table, generator))
+
+
 # The scheme of a run. A learned table gets a row for every position that is tested, as training leaves them.
 SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
     "nope": lambda s, g: scheme.NOPE,
@@ -108,10 +115,8 @@ SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
         "learned", embedding=_redrawn(embedding.LearnedEmbedding(max(s.length, *s.lengths), s.width), g)
     ),
     "scrambled": lambda s, g: PositionScheme("scrambled", embedding=partial(scrambled, dim=s.width)),
-    "bias": lambda s, g: PositionScheme(
-        "bias",
-        bias=_redrawn(T5Bias(s.heads, bidirectional=not s.masked, num_buckets=16, max_distance=12, std=0.02), g),
-    ),
+    "bias": lambda s, g: _t5(s, g, 16, 12),
+    "bias-128": lambda s, g: _t5(s, g, 32, 128),
     "rope": lambda s, g: scheme.rope(s.width // s.heads),
     "rope-100": lambda s, g: scheme.rope(s.width // s.heads, base=100.0),
     "rope-half": lambda s, g: scheme.rope(s.width // s.heads, rotary_dim=s.width // s.heads // 2),

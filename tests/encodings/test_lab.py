@@ -525,6 +525,12 @@ def test_stored_longer_runs_are_whole(name: str, width: int) -> None:
             {"masked": True, "sequences": 64, "width": 64},
             {"rope-half", "rope-half-100"},
         ),
+        (
+            "three_back_buckets",
+            "three-back",
+            {"steps": 300, "batch": 32, "sequences": 64, "lengths": (32, 64, 128, 256)},
+            {"sinusoid", "bias", "bias-128"},
+        ),
         ("three_back_two_heads", "three-back", {"masked": True, "sequences": 64, "width": 64, "heads": 2}, {"rope"}),
     ],
 )
