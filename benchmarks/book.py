@@ -21,9 +21,9 @@ VALIDATE = ["-m", "pytest", "-q", "--nbval", "--nbval-current-env", "--nbval-cel
 
 
 def validation() -> Iterator[dict[str, Any]]:
-    """Every third notebook executed, and validated by nbval: seconds of both, kernels' starts included."""
+    """Every fourth notebook executed, and validated by nbval: seconds of both, kernels' starts included."""
     with ThreadPoolExecutor(2) as pool:
-        yield from pool.map(_validation, sorted((ROOT / "notebooks").glob("[01]*.ipynb"))[::3])
+        yield from pool.map(_validation, sorted((ROOT / "notebooks").glob("[01]*.ipynb"))[::4])
 
 
 def _validation(notebook: Path) -> dict[str, Any]:

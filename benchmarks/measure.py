@@ -25,8 +25,8 @@ def interleaved(
 ) -> dict[str, dict[str, Any]]:
     """Median time of each case and its ratio to the first one, from rounds A B C A B C …
 
-    After `least` rounds of all, those that take less than a tenth of `seconds` go on that long, the first among them: a
-    ratio of 1.1 needs more rounds than one of 10.
+    After `least` rounds of all, those that take less than a twentieth of `seconds` go on that long, with the first
+    among them: a ratio of 1.1 needs more rounds than one of 10.
     On one thread of a CPU the time is that of the processor, which other programs can't lengthen by taking their turn;
     on more threads, and on a GPU, it is that of the clock. The ratio is taken within each round: median and quartiles.
     """
@@ -38,8 +38,8 @@ def interleaved(
     for done in range(most):
         if done == least:
             end = time.perf_counter() + seconds
-            going = {name: case for name, case in cases.items() if max(taken[name]) < seconds / 10}
-        if done >= least and (first not in going or time.perf_counter() > end):
+            going = {name: case for name, case in cases.items() if max(taken[name]) < seconds / 20}
+        if done >= least and (first not in going or len(going) == 1 or time.perf_counter() > end):
             break
         for name, case in going.items():
             _wait_for(device)

@@ -43,7 +43,7 @@ def _forward(shape: str, dtype: str, device: torch.device, seconds: float) -> It
     for layout in LAYOUTS:
         cases[f"ours {layout}, out="] = partial(_write, ours(q, layout), (q, k), into)
     with torch.no_grad():
-        times = measure.interleaved(cases, seconds=seconds, device=device)
+        times = measure.interleaved(cases, seconds=seconds if shape == "long" else seconds / 2, device=device)
         memory = _memory(cases, q)
     for name, found in times.items():
         row = {"what": "forward", "shape": shape, "dtype": dtype, "case": name, **found}
@@ -70,7 +70,7 @@ def _backward(shape: str, dtype: str, device: torch.device, seconds: float) -> I
     rotations = dict(_rotations(q))
     cases = {"clone": partial(passes, lambda q, k: (q.clone(), k.clone()))}
     cases |= {name: partial(passes, rotate) for name, (_, rotate) in rotations.items()}
-    times = measure.interleaved(cases, seconds=seconds, device=device)
+    times = measure.interleaved(cases, seconds=seconds if shape == "long" else seconds / 2, device=device)
     memory = _memory(cases, q) if shape == "short" else {}  # a ratio, which the length does not change
     for name, found in times.items():
         row = {"what": "forward and backward", "shape": shape, "dtype": dtype, "case": name, **found}
@@ -165,7 +165,7 @@ def _repeat(case: measure.Case, times: int) -> None:
 def table(device: torch.device, seconds: float) -> Iterator[Row]:
     """The table of 131,072 positions beside one layer's rotation of q and k of that length, 32 heads of 128."""
     length = 131_072
-    x = normal(1, 32, length, 128, device=device, seed=0)  # gigabytes: one tensor stands for q and for k
+    x = torch.ones(1, 32, length, 128, device=device)  # gigabytes: one tensor stands for q and for k
     rope, at = RoPE(inverse_frequencies(128).to(device)), arange(length, device=device)
     cases = {"rotation of q and k": partial(_both, rope(at), x, x), "table": partial(rope, at)}
     with torch.no_grad():

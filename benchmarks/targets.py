@@ -31,9 +31,9 @@ def _one(rows: list[Row], **wanted: Any) -> Row | None:
 
 
 def _ratio(rows: list[Row], case: str, other: str, **wanted: Any) -> float | None:
-    """Median time of a case over that of another one of the same round."""
+    """Time of a case over that of another one: each is measured against the first case of its own round."""
     one, two = (_one(rows, case=name, **wanted) for name in (case, other))
-    return None if one is None or two is None else one["milliseconds"] / two["milliseconds"]
+    return None if one is None or two is None else one["ratio"] / two["ratio"]
 
 
 Targets = Iterator[tuple[str, float, float]]
@@ -76,9 +76,9 @@ def _against_peers(rows: list[Row]) -> Targets:
         where = f"{what}, {shape}, {dtype}, threads: {threads}"
         for layout in LAYOUTS:
             mine = _one(here, case=f"ours {layout}")
-            others = [r["milliseconds"] for r in here if r.get("layout") == layout and _is_eager_peer(r["case"])]
+            others = [r["ratio"] for r in here if r.get("layout") == layout and _is_eager_peer(r["case"])]
             if mine is not None and others:
-                yield f"fastest peer over ours, at least: {layout}, {where}", min(others) / mine["milliseconds"], 1.0
+                yield f"fastest peer over ours, at least: {layout}, {where}", min(others) / mine["ratio"], 1.0
         ratio = _ratio(here, f"{LLAMA}, compiled", "ours half, compiled")
         if ratio is not None:
             yield f"compiled Llama over ours compiled, at least: {where}", ratio, 1.0
@@ -108,8 +108,8 @@ def _one_token(rows: list[Row], *, layers: int = 32) -> Targets:
             mine = [_one(rows, case=f"ours {layout}{case}", **where) for case in (TABLE, "", part)]
             if None in (*mine, *peer):
                 continue
-            with_table, alone, ours = (row["milliseconds"] for row in mine)
-            all_theirs, theirs = (row["milliseconds"] for row in peer)
+            with_table, alone, ours = (row["ratio"] for row in mine)
+            all_theirs, theirs = (row["ratio"] for row in peer)
             name = f"one token, {layout}{part}, {dtype}"
             yield f"{name}: rotation over Llama's table and rotation", ours / all_theirs, 0.4
             step = (with_table - alone + layers * ours) / (all_theirs + (layers - 1) * theirs)

@@ -27,6 +27,12 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert 1.5 < found["two"]["ratio"] < 2.5
 
 
+def test_more_rounds_for_what_is_quick() -> None:
+    cases = {"first": partial(_work, 0.002), "quick": partial(_work, 0.004), "slow": partial(_work, 0.06)}
+    rounds = {name: row["rounds"] for name, row in measure.interleaved(cases, seconds=0.6, device=CPU).items()}
+    assert rounds["slow"] == 3 < 10 < rounds["first"] == rounds["quick"]
+
+
 def _work(seconds: float) -> None:
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     end = clock() + seconds
@@ -45,7 +51,7 @@ def test_a_target_is_met_on_its_side_of_the_limit() -> None:
     where = {"what": "forward", "shape": "long", "dtype": "float32", "threads": 1}
     times = {"clone": 2.0, "ours interleaved": 2.3, "ours half": 2.0, peers.LLAMA: 5.0}
     rows = [
-        {**where, "case": case, "milliseconds": t, "memory": 1.0, "layout": "half" if case == peers.LLAMA else None}
+        {**where, "case": case, "ratio": t, "memory": 1.0, "layout": "half" if case == peers.LLAMA else None}
         for case, t in times.items()
     ]
     found = {target["target"]: target for target in reached([*rows, {"what": "table", "failed": "stopped"}])}
