@@ -38,7 +38,7 @@ def interleaved(
     for done in range(most):
         if done == least:
             end = time.perf_counter() + seconds
-            going = {name: case for name, case in cases.items() if max(taken[name]) < seconds / 20}
+            going = {name: case for name, case in cases.items() if min(taken[name]) < seconds / 20}
         if done >= least and (first not in going or len(going) == 1 or time.perf_counter() > end):
             break
         for name, case in going.items():
@@ -55,8 +55,8 @@ def _summary(times: list[float], reference: list[float]) -> dict[str, Any]:
     low, middle, high = statistics.quantiles([t / r for t, r in zip(times, reference, strict=False)], n=4)
     return {
         "milliseconds": round(statistics.median(times) * 1e3, 4),
-        "ratio": round(middle, 3),
-        "quartiles": [round(low, 3), round(high, 3)],
+        "ratio": float(f"{middle:.4g}"),
+        "quartiles": [float(f"{low:.4g}"), float(f"{high:.4g}")],
         "rounds": len(times),
     }
 

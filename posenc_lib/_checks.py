@@ -28,13 +28,14 @@ def readable(tensor: Tensor) -> bool:
 
 
 def transforming(x: Tensor) -> bool:
-    """Whether vmap, another function transform or forward-mode differentiation is at work.
+    """Whether vmap, another function transform, forward-mode differentiation or a trace is at work.
 
-    They look into each operation, and have no rule for a result that is written into given memory. Autograd's own
-    vmap, for batches of gradients, is seen at x alone.
+    They look into each operation, and have no rule for a result that is written into given memory; a trace would keep
+    the number of blocks. Autograd's own vmap, for batches of gradients, is seen at x alone.
     """
     return (
         torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._functorch.is_legacy_batchedtensor(x)
     )

@@ -59,8 +59,8 @@ FAULTS = {
     ),
     "reversed rotation": Fault(
         "rotary/rope.py",
-        "_write_rotated(out, x, cos, sin, layout, in_place=in_place",
-        "_write_rotated(out, x, cos, -sin, layout, in_place=in_place",
+        'tables = (cos, sin, torch.complex(cos, sin)) if layout == "interleaved" else (cos, sin)',
+        'tables = (cos, -sin, torch.complex(cos, -sin)) if layout == "interleaved" else (cos, -sin)',
         ROPE,
     ),
     "wrong exponent": Fault(

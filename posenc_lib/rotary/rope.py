@@ -227,7 +227,11 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None
         # One memory: at the same places, or x must be kept while it is written over.
         in_place = (out.storage_offset(), out.stride()) == (x.storage_offset(), x.stride())
         x = x if in_place else x.clone()
-    _write_rotated(out, x, cos, sin, layout, in_place=in_place)
+    elif _share_memory(out, x):
+        x = x.clone()
+    # e^{iα} is made once for all blocks.
+    tables = (cos, sin, torch.complex(cos, sin)) if layout == "interleaved" else (cos, sin)
+    _write_rotated(out, x, tables, layout, in_place=in_place)
     return out
 
 
@@ -240,9 +244,20 @@ def _checked_out(out: Any, x: Tensor) -> Tensor:
             f"out must be like x, {tuple(x.shape)} in {x.dtype} on {x.device}; "
             f"got {tuple(out.shape)} in {out.dtype} on {out.device}"
         )
-    if out.numel() and any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
-        raise ValueError(f"out must have memory for each of its numbers, got one of strides {out.stride()}")
+    reach = 0  # of the axes that step less far; where the next step is no further, two numbers have one place
+    for step, size in sorted(zip(out.stride(), out.shape, strict=True)):
+        if size > 1 and step <= reach and out.numel():
+            raise ValueError(f"out must have memory for each of its numbers, got one of strides {out.stride()}")
+        reach += step * (size - 1)
     return out
+
+
+def _share_memory(one: Tensor, two: Tensor) -> bool:
+    """Whether two storages may be one memory, as those of one NumPy array are."""
+    if not (_checks.readable(one) and _checks.readable(two)):
+        return False
+    a, b = one.untyped_storage(), two.untyped_storage()
+    return a.data_ptr() < b.data_ptr() + b.nbytes() and b.data_ptr() < a.data_ptr() + a.nbytes()
 
 
 class _Turn(torch.autograd.Function):
@@ -267,28 +282,32 @@ class _Turn(torch.autograd.Function):
         return grad_x, grad_cos, grad_sin, None
 
 
-def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, in_place: bool) -> None:
-    """x rotated into `out`, which is x if `in_place`, by as few passes over memory as PyTorch has for it."""
+def _write_rotated(out: Tensor, x: Tensor, tables: tuple[Tensor, ...], layout: str, *, in_place: bool) -> None:
+    """x rotated into `out`, which is x if `in_place`, by as few passes over memory as PyTorch has for it.
+
+    The tables are cos α and sin α, and e^{iα} in the interleaved layout.
+    """
+    cos, sin, *turns = tables
     width = 2 * cos.shape[-1]
     if x.shape[-1] > width:
         out[..., width:].copy_(x[..., width:])
         out, x = out[..., :width], x[..., :width]
-    if layout == "interleaved" and x.dtype == cos.dtype and _complex_in_place(x, out):
-        turns = torch.complex(cos, sin)  # e^{iα}
-        torch.mul(x.view(turns.dtype), turns, out=out.view(turns.dtype))  # one pass: e^{iα} (a + ib)
+    if turns and x.dtype == cos.dtype and _complex_in_place(x, out):
+        (e,) = turns
+        torch.mul(x.view(e.dtype), e, out=out.view(e.dtype))  # one pass: e^{iα} (a + ib)
         return
-    if x.numel() > BLOCK and x.dim() > 2 and x.device.type == "cpu":
+    if not isinstance(x.numel(), torch.SymInt) and x.numel() > BLOCK and x.dim() > 1 and x.device.type == "cpu":
         # Several passes should find their numbers in the cache: as many rows at once as that allows, or parts of one.
         rows = max(1, BLOCK * len(x) // x.numel())
         for i in range(0, len(x), rows):
-            own = (t[i : i + rows] if t.dim() == x.dim() and len(t) > 1 else t for t in (cos, sin))
+            own = (t[i : i + rows] if t.dim() == x.dim() and len(t) > 1 else t for t in tables)
             parts = (out[i : i + rows], x[i : i + rows], *own)
-            o, y, c, s = (t.squeeze(0) if rows == 1 and t.dim() == x.dim() else t for t in parts)
-            _write_rotated(o, y, c, s, layout, in_place=in_place)
+            o, y, *ts = (t.squeeze(0) if rows == 1 and t.dim() == x.dim() else t for t in parts)
+            _write_rotated(o, y, tuple(ts), layout, in_place=in_place)
         return
     if x.dtype != cos.dtype:
         wide = x.to(cos.dtype)
-        _write_rotated(wide, wide, cos, sin, layout, in_place=True)
+        _write_rotated(wide, wide, tables, layout, in_place=True)
         out.copy_(wide)
         return
     first, second = split_pairs(out, layout)
@@ -299,7 +318,14 @@ def _write_rotated(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
 
 def _complex_in_place(*tensors: Tensor) -> bool:
     """Whether pairs lie in memory as complex numbers do: members next to each other, the first at an even place."""
-    return all(x.stride(-1) == 1 and gcd(x.storage_offset(), *x.stride()[:-1]) % 2 == 0 for x in tensors)
+    return all(
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.stride(-1) == 1
+        and gcd(x.storage_offset(), *x.stride()[:-1]) % 2 == 0
+        and x.data_ptr() % (2 * x.element_size()) == 0  # NumPy may give memory that begins between
+        and not x.is_neg()
+        for x in tensors
+    )
 
 
 def convert_layout(x: Tensor, *, source: str, target: str, rotary_dim: int | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -97,6 +98,44 @@ def test_out_may_overlap_x(layout: str, dtype: torch.dtype) -> None:
     )
 
 
+@layouts
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shift", [0, 1, 2, 8])
+def test_memory_that_numpy_gives(layout: str, dtype: type, shift: int) -> None:
+    numbers = np.random.default_rng(0).normal(size=1000).astype(dtype)
+    for start in (0, 1):  # from 1 on, pairs do not lie where complex numbers may
+        x = torch.from_numpy(numbers[start:][:48]).view(2, 3, 8)
+        out = torch.from_numpy(numbers[start + shift :][:48]).view(2, 3, 8)  # its own storage, the same memory
+        before, (cos, sin) = x.clone(), tables(3, 4, dtype=x.dtype)
+        assert_rotated(Rotation(cos, sin, layout)(x), before, cos, sin, layout)
+        assert_rotated(Rotation(cos, sin, layout)(x, out=out), before, cos, sin, layout)
+
+
+def test_a_negated_view() -> None:
+    x, (cos, sin) = normal(2, 3, 4, dtype=torch.float32), tables(3, 2, dtype=torch.float32)
+    assert_rotated(Rotation(cos, sin)(torch._neg_view(x)), -x, cos, sin, "interleaved")
+
+
+@layouts
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_holds_for_another_batch(layout: str) -> None:
+    cos, sin = tables(3, 2, dtype=torch.float32)
+    with patch.object(rope, "BLOCK", 10):
+        traced = torch.jit.trace(Rotation(cos, sin, layout).__call__, (normal(2, 2, 3, 4, dtype=torch.float32),))
+    x = normal(5, 2, 3, 4, dtype=torch.float32)
+    assert_rotated(traced(x), x, cos, sin, layout)
+
+
+@layouts
+def test_a_long_head_is_rotated_in_parts(layout: str) -> None:
+    x, (cos, sin) = normal(1, 1, 300, 8, dtype=torch.bfloat16), tables(300, 4, dtype=torch.float32)
+    with patch.object(rope, "BLOCK", 200), Allocated() as seen:
+        y = Rotation(cos, sin, layout)(x)
+    assert_rotated(y, x, cos, sin, layout)
+    table = [300 * 4 * 8] if layout == "interleaved" else []
+    assert sorted(seen.bytes)[-2 - len(table) :] == [4 * 200, x.nbytes, *table]
+
+
 X = normal(2, 3, 4)
 
 
@@ -108,6 +147,7 @@ X = normal(2, 3, 4)
         (X.to("meta"), "on meta"),
         ("x", "'x'"),
         (X[:1].expand(2, 3, 4), r"strides \(0, 4, 1\)"),
+        (X.flatten().as_strided((2, 3, 4), (1, 4, 1)), r"strides \(1, 4, 1\)"),
         (X.clone().requires_grad_(), "gradient"),
     ],
 )
