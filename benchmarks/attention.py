@@ -99,5 +99,5 @@ def _rows(
     memory = {name: measure.peak_memory(case, device) for name, case in cases.items()}
     for name, found in times.items():
         yield {"what": what, "shape": length, "dtype": "float32", "case": name, **found} | {
-            "megabytes": round(memory[name] / 2**20, 1)
+            "megabytes": round(memory[name] / 1e6, 1)
         }
