@@ -111,6 +111,16 @@ def test_memory_that_numpy_gives(layout: str, dtype: type, shift: int) -> None:
         assert_rotated(Rotation(cos, sin, layout)(x, out=out), before, cos, sin, layout)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_complex_numbers_begin_where_their_kernel_can_read_them(dtype: type) -> None:
+    numbers = np.ones(16, dtype)
+    assert rope._complex_in_place(torch.from_numpy(numbers[2:]))
+    between = torch.from_numpy(numbers[1:3]).view(1, 2)  # in float64 a complex kernel ends the process here
+    assert not rope._complex_in_place(between)
+    cos, sin = (torch.from_numpy(np.full((1, 1), number, dtype)) for number in (0, 1))
+    assert Rotation(cos, sin)(between, out=between).tolist() == [[-1, 1]]
+
+
 def test_a_negated_view() -> None:
     x, (cos, sin) = normal(2, 3, 4, dtype=torch.float32), tables(3, 2, dtype=torch.float32)
     assert_rotated(Rotation(cos, sin)(torch._neg_view(x)), -x, cos, sin, "interleaved")
