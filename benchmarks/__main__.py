@@ -1,6 +1,7 @@
 """`python -m benchmarks --out FILE`: every group in a process of its own, the result stored after each of them.
 
-With `--group NAME` it is that process: one line of JSON for each row, as it is measured.
+With `--group NAME` it is that process: one line of JSON for each row, as it is
+measured.
 """
 
 from __future__ import annotations
@@ -40,10 +41,22 @@ TWO_THREADS = ("forward", "forward and backward")
 def main(arguments: list[str] | None = None) -> None:
     """Measure one group, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--group", choices=(*MEASURED, *BOOK), help="measure this group here and print its rows")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--group",
+        choices=(*MEASURED, *BOOK),
+        help="measure this group here and print its rows",
+    )
+    parser.add_argument(
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="default: %(default)s",
+    )
     parser.add_argument("--out", type=Path, help="the JSON file to write")
-    parser.add_argument("--book", default=sys.executable, help="the Python that has jupyter-book and nbval")
+    parser.add_argument(
+        "--book",
+        default=sys.executable,
+        help="the Python that has jupyter-book and nbval",
+    )
     options = parser.parse_args(arguments)
     if options.group:
         _print_rows(options.group, torch.device(options.device))
@@ -66,16 +79,31 @@ def _print_rows(group: str, device: torch.device) -> None:
 
 def _measure_all(out: Path, device: torch.device, book_python: str) -> None:
     stored: dict[str, Any] = {
-        "settings": {"command": "make bench", "shapes": rope.SHAPES, "device": device.type},
-        "versions": {**measure.versions(), "commit": measure.commit(), **measure.machine(device)},
+        "settings": {
+            "command": "make bench",
+            "shapes": rope.SHAPES,
+            "device": device.type,
+        },
+        "versions": {
+            **measure.versions(),
+            "commit": measure.commit(),
+            **measure.machine(device),
+        },
         "targets": [],
         "runs": [],
     }
     start = time.perf_counter()
     for group in (*MEASURED, *BOOK):
-        for threads in (1, 2) if group in TWO_THREADS and device.type == "cpu" else (1,):
-            print(f"{time.perf_counter() - start:4.0f} s  {group}, threads: {threads}", flush=True)
-            stored["runs"] += _rows(group, threads, device, book_python if group in BOOK else sys.executable)
+        for threads in (
+            (1, 2) if group in TWO_THREADS and device.type == "cpu" else (1,)
+        ):
+            print(
+                f"{time.perf_counter() - start:4.0f} s  {group}, threads: {threads}",
+                flush=True,
+            )
+            stored["runs"] += _rows(
+                group, threads, device, book_python if group in BOOK else sys.executable
+            )
             stored["targets"] = reached(stored["runs"])
             write(out, stored)
     print(f"{time.perf_counter() - start:4.0f} s  written to {out}\n")
@@ -84,18 +112,32 @@ def _measure_all(out: Path, device: torch.device, book_python: str) -> None:
     print("\nreached     limit  target")
     for target in stored["targets"]:
         mark = "" if target["met"] else "  MISSED"
-        print(f"{target['reached']:<11g} {target['limit']:<6g} {target['target']}{mark}")
+        print(
+            f"{target['reached']:<11g} {target['limit']:<6g} {target['target']}{mark}"
+        )
 
 
-def _rows(group: str, threads: int, device: torch.device, python: str) -> list[dict[str, Any]]:
+def _rows(
+    group: str, threads: int, device: torch.device, python: str
+) -> list[dict[str, Any]]:
     """The rows that the process of one group printed, also if it stopped half-way: then with what it said."""
     command = [python, "-m", "benchmarks", "--group", group, "--device", device.type]
     quiet = {**os.environ, "OMP_NUM_THREADS": str(threads), "KINETO_LOG_LEVEL": "5"}
-    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    done = subprocess.run(
+        command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False
+    )
+    rows = [
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
+    ]
     if done.returncode:
         print(f"FAILED: {' '.join(command)}\n{done.stderr[-3000:]}", file=sys.stderr)
-        rows.append({"what": group, "threads": threads, "failed": done.stderr.strip().splitlines()[-1]})
+        rows.append(
+            {
+                "what": group,
+                "threads": threads,
+                "failed": done.stderr.strip().splitlines()[-1],
+            }
+        )
     return rows
 
 

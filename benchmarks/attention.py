@@ -31,19 +31,37 @@ HEADS, DIM, FEATURES = 8, 64, 16
 def bias(device: torch.device, seconds: float) -> Iterator[Row]:
     """Causal attention with a bias of the distance: 8 heads of 64 in float32."""
     for length in (2048, 4096, 8192):
-        q, k, v = (normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(3))
+        q, k, v = (
+            normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(3)
+        )
         slopes = alibi_slopes(HEADS).to(device)
-        vector = relative_bias_vector(partial(alibi, slopes=slopes), length, device=device)
+        vector = relative_bias_vector(
+            partial(alibi, slopes=slopes), length, device=device
+        )
         cases: dict[str, measure.Case] = {
             "no bias": partial(scaled_dot_product_attention, q, k, v, is_causal=True),
             "ours, ALiBi": partial(hankel_attention, q, k, v, bias=vector, causal=True),
         }
-        if length == 2048:  # of 8 heads at 8192 the matrix and what makes it take gigabytes
+        if (
+            length == 2048
+        ):  # of 8 heads at 8192 the matrix and what makes it take gigabytes
             at = arange(length, device=device)
-            matrix = alibi(at, at, slopes=slopes).float().masked_fill(at[:, None] < at, -torch.inf)
-            cases["bias as a matrix, given"] = partial(scaled_dot_product_attention, q, k, v, attn_mask=matrix)
+            matrix = (
+                alibi(at, at, slopes=slopes)
+                .float()
+                .masked_fill(at[:, None] < at, -torch.inf)
+            )
+            cases["bias as a matrix, given"] = partial(
+                scaled_dot_product_attention, q, k, v, attn_mask=matrix
+            )
             cases["bias as a matrix, made"] = partial(
-                fused_attention, q, k, v, q_positions=at, k_positions=at, scheme=scheme.alibi(HEADS)
+                fused_attention,
+                q,
+                k,
+                v,
+                q_positions=at,
+                k_positions=at,
+                scheme=scheme.alibi(HEADS),
             )
         with torch.no_grad():
             yield from _rows("bias forward", length, cases, device, seconds)
@@ -52,7 +70,9 @@ def bias(device: torch.device, seconds: float) -> Iterator[Row]:
 def bias_backward(device: torch.device, seconds: float) -> Iterator[Row]:
     """Forward and backward with a learned bias, as T5 has it; the gradient reaches its table."""
     for length in (2048, 4096, 8192):
-        q, k, v, grad = (normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(4))
+        q, k, v, grad = (
+            normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(4)
+        )
         for x in (q, k, v):
             x.requires_grad_()
         learned = T5Bias(HEADS, bidirectional=False, std=1.0).to(device)
@@ -64,7 +84,9 @@ def bias_backward(device: torch.device, seconds: float) -> Iterator[Row]:
 
 
 def _no_bias_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
-    torch.autograd.grad(scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), grad)
+    torch.autograd.grad(
+        scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), grad
+    )
 
 
 def _t5_passes(learned: T5Bias, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
@@ -76,14 +98,31 @@ def _t5_passes(learned: T5Bias, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -
 def toeplitz(device: torch.device, seconds: float) -> Iterator[Row]:
     """Causal linear attention with a bias, one head of 16 features: as chosen, and in each of the two forms."""
     for length in (2**power for power in range(10, 17)):
-        q, k, v = (normal(1, 1, length, width, device=device, seed=width) for width in (FEATURES, FEATURES, DIM))
-        vector = relative_bias_vector(partial(alibi, slopes=alibi_slopes(1).to(device)), length, device=device)
-        call = partial(toeplitz_attention, elu_features(q), elu_features(k), v, bias=vector, causal=True)
+        q, k, v = (
+            normal(1, 1, length, width, device=device, seed=width)
+            for width in (FEATURES, FEATURES, DIM)
+        )
+        vector = relative_bias_vector(
+            partial(alibi, slopes=alibi_slopes(1).to(device)), length, device=device
+        )
+        call = partial(
+            toeplitz_attention,
+            elu_features(q),
+            elu_features(k),
+            v,
+            bias=vector,
+            causal=True,
+        )
         cases = {"as chosen": call}
         if length <= 16_384:
-            cases |= {"in chunks": partial(_with_cost, inf, call), "by FFT": partial(_with_cost, 0, call)}
+            cases |= {
+                "in chunks": partial(_with_cost, inf, call),
+                "by FFT": partial(_with_cost, 0, call),
+            }
         with torch.no_grad():
-            yield from _rows("linear attention with a bias", length, cases, device, seconds)
+            yield from _rows(
+                "linear attention with a bias", length, cases, device, seconds
+            )
 
 
 def _with_cost(cost: float, call: measure.Case) -> None:
@@ -93,11 +132,19 @@ def _with_cost(cost: float, call: measure.Case) -> None:
 
 
 def _rows(
-    what: str, length: int, cases: dict[str, measure.Case], device: torch.device, seconds: float
+    what: str,
+    length: int,
+    cases: dict[str, measure.Case],
+    device: torch.device,
+    seconds: float,
 ) -> Iterator[Row]:
     times = measure.interleaved(cases, seconds=seconds, device=device, least=3)
     memory = {name: measure.peak_memory(case, device) for name, case in cases.items()}
     for name, found in times.items():
-        yield {"what": what, "shape": length, "dtype": "float32", "case": name, **found} | {
-            "megabytes": round(memory[name] / 1e6, 1)
-        }
+        yield {
+            "what": what,
+            "shape": length,
+            "dtype": "float32",
+            "case": name,
+            **found,
+        } | {"megabytes": round(memory[name] / 1e6, 1)}

@@ -15,22 +15,39 @@ import torch
 
 from posenc_lib.lab.costs import peak_bytes
 
-PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "rotary-embedding-torch", "torchtune")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "transformers",
+    "x-transformers",
+    "rotary-embedding-torch",
+    "torchtune",
+)
 
 Case = Callable[[], Any]
 
 
 def interleaved(
-    cases: Mapping[str, Case], *, seconds: float, device: torch.device, least: int = 3, most: int = 101
+    cases: Mapping[str, Case],
+    *,
+    seconds: float,
+    device: torch.device,
+    least: int = 3,
+    most: int = 101,
 ) -> dict[str, dict[str, Any]]:
     """Median time of each case and its ratio to the first one, from rounds A B C A B C …
 
-    After `least` rounds of all, those that take less than a twentieth of `seconds` go on that long, with the first
-    among them: a ratio of 1.1 needs more rounds than one of 10.
-    On one thread of a CPU the time is that of the processor, which other programs can't lengthen by taking their turn;
-    on more threads, and on a GPU, it is that of the clock. The ratio is taken within each round: median and quartiles.
+    After `least` rounds of all, those that take less than a twentieth of `seconds` go
+    on that long, with the first among them: a ratio of 1.1 needs more rounds than one
+    of 10. On one thread of a CPU the time is that of the processor, which other
+    programs can't lengthen by taking their turn; on more threads, and on a GPU, it is
+    that of the clock. The ratio is taken within each round: median and quartiles.
     """
-    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    clock = (
+        time.process_time
+        if device.type == "cpu" and torch.get_num_threads() == 1
+        else time.perf_counter
+    )
     for case in cases.values():  # what is compiled or allocated once
         case()
     taken: dict[str, list[float]] = {name: [] for name in cases}
@@ -38,8 +55,14 @@ def interleaved(
     for done in range(most):
         if done == least:
             end = time.perf_counter() + seconds
-            going = {name: case for name, case in cases.items() if min(taken[name]) < seconds / 20}
-        if done >= least and (first not in going or len(going) == 1 or time.perf_counter() > end):
+            going = {
+                name: case
+                for name, case in cases.items()
+                if min(taken[name]) < seconds / 20
+            }
+        if done >= least and (
+            first not in going or len(going) == 1 or time.perf_counter() > end
+        ):
             break
         for name, case in going.items():
             _wait_for(device)
@@ -52,7 +75,9 @@ def interleaved(
 
 
 def _summary(times: list[float], reference: list[float]) -> dict[str, Any]:
-    low, middle, high = statistics.quantiles([t / r for t, r in zip(times, reference, strict=False)], n=4)
+    low, middle, high = statistics.quantiles(
+        [t / r for t, r in zip(times, reference, strict=False)], n=4
+    )
     return {
         "milliseconds": round(statistics.median(times) * 1e3, 4),
         "ratio": float(f"{middle:.4g}"),
@@ -90,7 +115,9 @@ def versions() -> dict[str, str]:
 def machine(device: torch.device) -> dict[str, Any]:
     """The processor and its memory, in words that name no host."""
     words: dict[str, Any] = {
-        "processor": _line("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "processor": _line("/proc/cpuinfo", "model name")
+        or platform.processor()
+        or platform.machine(),
         "cores": os.cpu_count(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }
@@ -102,7 +129,14 @@ def machine(device: torch.device) -> dict[str, Any]:
 def _line(path: str, key: str) -> str:
     try:
         with open(path, encoding="utf-8") as lines:
-            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+            return next(
+                (
+                    line.split(":", 1)[1].strip()
+                    for line in lines
+                    if line.startswith(key)
+                ),
+                "",
+            )
     except OSError:
         return ""
 
@@ -110,6 +144,8 @@ def _line(path: str, key: str) -> str:
 def commit() -> str:
     """The commit that was measured, marked where the working tree differs from it."""
     try:
-        return subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
+        return subprocess.check_output(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True
+        ).strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

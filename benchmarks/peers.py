@@ -18,13 +18,17 @@ LLAMA = "transformers, Llama"
 Peers = Iterator[tuple[str, str, Rotate]]
 
 
-def rotations(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+def rotations(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Peers:
     """(name, layout, function of q and k) of each installed peer, for q and k (B, H, T, d) at positions 0 … T − 1."""
     for peer in (_transformers, _x_transformers, _rotary_embedding_torch, _torchtune):
         yield from peer(shape, dtype, device)
 
 
-def _transformers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+def _transformers(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Peers:
     if importlib.util.find_spec("transformers") is None:
         return
     from transformers import LlamaConfig
@@ -32,21 +36,36 @@ def _transformers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
     from transformers.models.llama import modeling_llama
 
     heads, length, dim = shape[1:]
-    config = LlamaConfig(hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE)
+    config = LlamaConfig(
+        hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE
+    )
     tables = modeling_llama.LlamaRotaryEmbedding(config).to(device)
-    cos, sin = tables(torch.empty(1, dtype=dtype, device=device), torch.arange(length, device=device)[None])
-    yield LLAMA, "half", lambda q, k: modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
+    cos, sin = tables(
+        torch.empty(1, dtype=dtype, device=device),
+        torch.arange(length, device=device)[None],
+    )
+    yield (
+        LLAMA,
+        "half",
+        lambda q, k: modeling_llama.apply_rotary_pos_emb(q, k, cos, sin),
+    )
 
-    table = modeling_gptj.create_sinusoidal_positions(length, dim).to(device=device, dtype=dtype)[None]
+    table = modeling_gptj.create_sinusoidal_positions(length, dim).to(
+        device=device, dtype=dtype
+    )[None]
     sines, cosines = table.chunk(2, -1)
 
     def gptj(x: Tensor) -> Tensor:
-        return modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sines, cosines).transpose(1, 2)
+        return modeling_gptj.apply_rotary_pos_emb(
+            x.transpose(1, 2), sines, cosines
+        ).transpose(1, 2)
 
     yield "transformers, GPT-J", "interleaved", lambda q, k: (gptj(q), gptj(k))
 
 
-def llama_layer(q: Tensor) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+def llama_layer(
+    q: Tensor,
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
     """Llama's module and function together, as a function of q, k and positions (B, T); None without transformers."""
     if importlib.util.find_spec("transformers") is None:
         return None
@@ -54,38 +73,60 @@ def llama_layer(q: Tensor) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, T
     from transformers.models.llama import modeling_llama
 
     _, heads, _, dim = q.shape
-    config = LlamaConfig(hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE)
+    config = LlamaConfig(
+        hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE
+    )
     module = modeling_llama.LlamaRotaryEmbedding(config).to(q.device)
     return lambda q, k, at: modeling_llama.apply_rotary_pos_emb(q, k, *module(q, at))
 
 
-def _x_transformers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+def _x_transformers(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Peers:
     if importlib.util.find_spec("x_transformers") is None:
         return
     from x_transformers import x_transformers
 
-    freqs, scale = x_transformers.RotaryEmbedding(shape[3]).to(device).forward_from_seq_len(shape[2])
+    freqs, scale = (
+        x_transformers.RotaryEmbedding(shape[3])
+        .to(device)
+        .forward_from_seq_len(shape[2])
+    )
     rotate = x_transformers.apply_rotary_pos_emb
-    yield "x-transformers", "interleaved", lambda q, k: (rotate(q, freqs, scale), rotate(k, freqs, scale))
+    yield (
+        "x-transformers",
+        "interleaved",
+        lambda q, k: (rotate(q, freqs, scale), rotate(k, freqs, scale)),
+    )
 
 
-def _rotary_embedding_torch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+def _rotary_embedding_torch(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Peers:
     if importlib.util.find_spec("rotary_embedding_torch") is None:
         return
     from rotary_embedding_torch import RotaryEmbedding
 
     rope = RotaryEmbedding(dim=shape[3]).to(device)
-    rope.rotate_queries_or_keys(torch.empty(1, 1, *shape[2:], device=device))  # else a 16-bit q fills its cache wrongly
+    rope.rotate_queries_or_keys(
+        torch.empty(1, 1, *shape[2:], device=device)
+    )  # else a 16-bit q fills its cache wrongly
     rotate = rope.rotate_queries_or_keys
     yield "rotary-embedding-torch", "interleaved", lambda q, k: (rotate(q), rotate(k))
 
 
-def _torchtune(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Peers:
+def _torchtune(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Peers:
     module = _module_alone("torchtune", "modules/position_embeddings.py")
     if module is None:
         return
     rope = module.RotaryPositionalEmbeddings(shape[3], max_seq_len=shape[2]).to(device)
-    yield "torchtune", "interleaved", lambda q, k: tuple(rope(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
+    yield (
+        "torchtune",
+        "interleaved",
+        lambda q, k: tuple(rope(x.transpose(1, 2)).transpose(1, 2) for x in (q, k)),
+    )
 
 
 def _module_alone(package: str, path: str) -> ModuleType | None:
@@ -93,7 +134,9 @@ def _module_alone(package: str, path: str) -> ModuleType | None:
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         return None
-    spec = spec_from_file_location(f"{package}_alone", Path(found.submodule_search_locations[0]) / path)
+    spec = spec_from_file_location(
+        f"{package}_alone", Path(found.submodule_search_locations[0]) / path
+    )
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

@@ -18,16 +18,34 @@ TABLE = ", table and rotation"
 def reached(rows: list[Row]) -> list[dict[str, Any]]:
     """Targets whose rows are there: {"target", "reached", "limit", "met"}; "at least" says which way round."""
     found = []
-    for part in (_against_memory, _against_peers, _sixteen_bits, _one_token, _exactness, _bias, _linear, _book):
+    for part in (
+        _against_memory,
+        _against_peers,
+        _sixteen_bits,
+        _one_token,
+        _exactness,
+        _bias,
+        _linear,
+        _book,
+    ):
         for target, value, limit in part([row for row in rows if "failed" not in row]):
             value = float(f"{value:.4g}")
             met = value >= limit if "at least" in target else value <= limit
-            found.append({"target": target, "reached": value, "limit": limit, "met": met})
+            found.append(
+                {"target": target, "reached": value, "limit": limit, "met": met}
+            )
     return found
 
 
 def _one(rows: list[Row], **wanted: Any) -> Row | None:
-    return next((row for row in rows if all(row.get(key) == value for key, value in wanted.items())), None)
+    return next(
+        (
+            row
+            for row in rows
+            if all(row.get(key) == value for key, value in wanted.items())
+        ),
+        None,
+    )
 
 
 def _ratio(rows: list[Row], case: str, other: str, **wanted: Any) -> float | None:
@@ -41,7 +59,12 @@ Targets = Iterator[tuple[str, float, float]]
 
 def _against_memory(rows: list[Row]) -> Targets:
     for threads in (1, 2):
-        where = {"what": "forward", "shape": "long", "dtype": "float32", "threads": threads}
+        where = {
+            "what": "forward",
+            "shape": "long",
+            "dtype": "float32",
+            "threads": threads,
+        }
         for case, other, limit in (
             ("ours interleaved", "clone", 1.1),
             ("ours interleaved, out=", "copy_", 1.1),
@@ -52,7 +75,9 @@ def _against_memory(rows: list[Row]) -> Targets:
             if ratio is not None:
                 yield f"{case} over {other}, float32, threads: {threads}", ratio, limit
     for layout in LAYOUTS:
-        row = _one(rows, case=f"ours {layout}", what="forward", shape="long", dtype="float32")
+        row = _one(
+            rows, case=f"ours {layout}", what="forward", shape="long", dtype="float32"
+        )
         if row is not None:
             yield f"peak memory of {layout} over that of q and k", row["memory"], 1.0
 
@@ -69,23 +94,41 @@ def _against_peers(rows: list[Row]) -> Targets:
         if ratio is not None:
             yield f"{peer} over ours {layout}, at least", ratio, limit
     for what, shape, dtype, threads in sorted(
-        {(row["what"], row["shape"], row["dtype"], row["threads"]) for row in rows if row["what"] in PASSES}
+        {
+            (row["what"], row["shape"], row["dtype"], row["threads"])
+            for row in rows
+            if row["what"] in PASSES
+        }
     ):
-        here = [row for row in rows if [row.get(k) for k in ("what", "shape", "dtype")] == [what, shape, dtype]]
+        here = [
+            row
+            for row in rows
+            if [row.get(k) for k in ("what", "shape", "dtype")] == [what, shape, dtype]
+        ]
         here = [row for row in here if row["threads"] == threads]
         where = f"{what}, {shape}, {dtype}, threads: {threads}"
         for layout in LAYOUTS:
             mine = _one(here, case=f"ours {layout}")
-            others = [r["ratio"] for r in here if r.get("layout") == layout and _is_eager_peer(r["case"])]
+            others = [
+                r["ratio"]
+                for r in here
+                if r.get("layout") == layout and _is_eager_peer(r["case"])
+            ]
             if mine is not None and others:
-                yield f"fastest peer over ours, at least: {layout}, {where}", min(others) / mine["ratio"], 1.0
+                yield (
+                    f"fastest peer over ours, at least: {layout}, {where}",
+                    min(others) / mine["ratio"],
+                    1.0,
+                )
         ratio = _ratio(here, f"{LLAMA}, compiled", "ours half, compiled")
         if ratio is not None:
             yield f"compiled Llama over ours compiled, at least: {where}", ratio, 1.0
 
 
 def _is_eager_peer(case: str) -> bool:
-    return not case.startswith(("ours", "clone", "copy_")) and not case.endswith("compiled")
+    return not case.startswith(("ours", "clone", "copy_")) and not case.endswith(
+        "compiled"
+    )
 
 
 def _sixteen_bits(rows: list[Row]) -> Targets:
@@ -94,7 +137,11 @@ def _sixteen_bits(rows: list[Row]) -> Targets:
         row = _one(rows, case=f"ours {layout}", **where)
         if row is not None:
             yield f"bfloat16 error of {layout}, largest", row["error"]["most"], 0.0157
-            yield f"bfloat16 error of {layout}, root mean square", row["error"]["rms"], 0.00166
+            yield (
+                f"bfloat16 error of {layout}, root mean square",
+                row["error"]["rms"],
+                0.00166,
+            )
         ratio = _ratio(rows, f"ours {layout}, compiled", "clone", **where)
         if ratio is not None:
             yield f"bfloat16 {layout}, compiled over clone", ratio, 1.5
@@ -105,14 +152,23 @@ def _one_token(rows: list[Row], *, layers: int = 32) -> Targets:
         where = {"what": "one token", "dtype": dtype}
         peer = [_one(rows, case=case, **where) for case in (f"{LLAMA}{TABLE}", LLAMA)]
         for layout, part in product(LAYOUTS, ("", ", q and k as one")):
-            mine = [_one(rows, case=f"ours {layout}{case}", **where) for case in (TABLE, "", part)]
+            mine = [
+                _one(rows, case=f"ours {layout}{case}", **where)
+                for case in (TABLE, "", part)
+            ]
             if None in (*mine, *peer):
                 continue
             with_table, alone, ours = (row["ratio"] for row in mine)
             all_theirs, theirs = (row["ratio"] for row in peer)
             name = f"one token, {layout}{part}, {dtype}"
-            yield f"{name}: rotation over Llama's table and rotation", ours / all_theirs, 0.4
-            step = (with_table - alone + layers * ours) / (all_theirs + (layers - 1) * theirs)
+            yield (
+                f"{name}: rotation over Llama's table and rotation",
+                ours / all_theirs,
+                0.4,
+            )
+            step = (with_table - alone + layers * ours) / (
+                all_theirs + (layers - 1) * theirs
+            )
             yield f"{name}: {layers} layers with one table, over Llama's", step, 0.4
 
 
@@ -144,19 +200,33 @@ def _linear(rows: list[Row]) -> Targets:
         if row["what"] == "linear attention with a bias"
     }
     for length in sorted({length for length, _ in times}):
-        forms = [times[length, case] for case in ("in chunks", "by FFT") if (length, case) in times]
+        forms = [
+            times[length, case]
+            for case in ("in chunks", "by FFT")
+            if (length, case) in times
+        ]
         if forms:
-            yield f"chosen form over the faster one, {length} tokens", times[length, "as chosen"] / min(forms), 1.25
+            yield (
+                f"chosen form over the faster one, {length} tokens",
+                times[length, "as chosen"] / min(forms),
+                1.25,
+            )
     if (65_536, "as chosen") in times and (16_384, "as chosen") in times:
         growth = times[65_536, "as chosen"] / times[16_384, "as chosen"]
         grows = 4 * log2(65_536) / log2(16_384)
-        yield "growth from 16,384 to 65,536 tokens over that of n log n", growth / grows, 1.25
+        yield (
+            "growth from 16,384 to 65,536 tokens over that of n log n",
+            growth / grows,
+            1.25,
+        )
 
 
 def _book(rows: list[Row]) -> Targets:
     notebooks = [row for row in rows if row["what"] == "validation"]
     if notebooks:
-        total = sum(row["validated"] for row in notebooks) / sum(row["bare"] for row in notebooks)
+        total = sum(row["validated"] for row in notebooks) / sum(
+            row["bare"] for row in notebooks
+        )
         yield "validation of notebooks over their execution", total, 1.2
     built = _one(rows, what="build")
     if built is not None:

@@ -1,11 +1,13 @@
 """How nbval compares a cell's outputs with the stored ones.
 
-A line that ends in `±t` is compared as words and numbers: the words, and the tolerance, must be the same, and each
-number may differ by at most t. Every other line must be the same. What a picture looks like is not compared, but
-that it is there is; what it draws stands in the text beside it.
+A line that ends in `±t` is compared as words and numbers: the words, and the tolerance,
+must be the same, and each number may differ by at most t. Every other line must be the
+same. What a picture looks like is not compared, but that it is there is; what it draws
+stands in the text beside it.
 
-nbval passes over cells that nobody checked. Here they fail: a cell that was never run, and a cell that is skipped,
-or whose output is ignored, without a comment `# nbval: at least five words that say why`.
+nbval passes over cells that nobody checked. Here they fail: a cell that was never run,
+and a cell that is skipped, or whose output is ignored, without a comment `# nbval: at
+least five words that say why`.
 """
 
 from __future__ import annotations
@@ -34,10 +36,18 @@ def line_close(stored: str, new: str) -> bool:
     stored, new = stored[: tolerance.start()], new[: claimed.start()]
     if NUMBER.sub("#", stored).split() != NUMBER.sub("#", new).split():
         return False
-    limit = float(tolerance[1]) * (1 + 1e-6)  # two decimals that are t apart may be a little more apart in binary
-    numbers = [[float(number.replace(",", "")) for number in NUMBER.findall(line)] for line in (stored, new)]
+    limit = float(tolerance[1]) * (
+        1 + 1e-6
+    )  # two decimals that are t apart may be a little more apart in binary
+    numbers = [
+        [float(number.replace(",", "")) for number in NUMBER.findall(line)]
+        for line in (stored, new)
+    ]
     pairs = zip(*numbers, strict=True)
-    return all(a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= limit for a, b in pairs)
+    return all(
+        a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= limit
+        for a, b in pairs
+    )
 
 
 def agreed(stored: str, new: str) -> str:
@@ -45,7 +55,9 @@ def agreed(stored: str, new: str) -> str:
     old_lines, new_lines = stored.split("\n"), new.split("\n")
     if len(old_lines) != len(new_lines):
         return new
-    return "\n".join(a if line_close(a, b) else b for a, b in zip(old_lines, new_lines, strict=True))
+    return "\n".join(
+        a if line_close(a, b) else b for a, b in zip(old_lines, new_lines, strict=True)
+    )
 
 
 def text_close(stored: str, new: str) -> bool:
@@ -64,13 +76,17 @@ def comparable(stored: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]
             data = output.get("data", {})
             for mime in list(data):
                 if mime in ("image/png", "image/jpeg"):
-                    data[f"{mime} (picture)"] = "present"  # nbval passes over image/png itself
+                    data[f"{mime} (picture)"] = (
+                        "present"  # nbval passes over image/png itself
+                    )
                 elif mime == "text/html":
                     data[mime] = PICTURE.sub(r"\1...", data[mime])
                 if mime.startswith("text/"):
                     found[mime].append((data, mime))
     for key in texts[0]:
-        for (old_holder, name), (new_holder, _) in zip(texts[0][key], texts[1][key], strict=False):
+        for (old_holder, name), (new_holder, _) in zip(
+            texts[0][key], texts[1][key], strict=False
+        ):
             new_holder[name] = agreed(old_holder[name], new_holder[name])
     return stored, new
 
@@ -81,15 +97,23 @@ def pytest_runtest_call(item: Any) -> None:
         return
     if item.cell.execution_count is None and item.cell.source.strip():
         item.raise_cell_error("The cell was never run: python book/tools/refresh.py")
-    unchecked = item.options["skip"] or (item.parent.compare_outputs and not item.options["check"])
+    unchecked = item.options["skip"] or (
+        item.parent.compare_outputs and not item.options["check"]
+    )
     if unchecked and not REASON.search(item.cell.source):
-        item.raise_cell_error("Nobody checks this cell: say why, in a comment '# nbval: at least five words'")
+        item.raise_cell_error(
+            "Nobody checks this cell: say why, in a comment '# nbval: at least five "
+            "words'"
+        )
 
     kernel, compare = item.parent.kernel, item.compare_outputs
 
     def execute(source: str, allow_stdin: bool | None = None) -> str:
-        # nbval does not store history; IPython then shows what a line that ends in ";" returns, and Out stays empty.
-        return kernel.kc.execute(source, store_history=True, allow_stdin=allow_stdin, stop_on_error=False)
+        # nbval does not store history; IPython then shows what a line that ends in ";"
+        # returns, and Out stays empty.
+        return kernel.kc.execute(
+            source, store_history=True, allow_stdin=allow_stdin, stop_on_error=False
+        )
 
     def compare_outputs(new: list[Any], stored: list[Any]) -> bool:
         stored, new = comparable(stored, new)

@@ -39,8 +39,14 @@ def names(given: argparse.Namespace) -> None:
     width = max(map(len, known))
     for name in known:
         checkpoint = read(name)
-        used = dict.fromkeys(layer.encoding for stack in checkpoint.stacks for layer in stack.layers)
-        tables = dict.fromkeys(stack.inputs.encoding for stack in checkpoint.stacks if stack.inputs is not None)
+        used = dict.fromkeys(
+            layer.encoding for stack in checkpoint.stacks for layer in stack.layers
+        )
+        tables = dict.fromkeys(
+            stack.inputs.encoding
+            for stack in checkpoint.stacks
+            if stack.inputs is not None
+        )
         print(f"{name:<{width}}  {', '.join((*used, *tables))}")
 
 
@@ -48,17 +54,31 @@ def diff(given: argparse.Namespace) -> None:
     """Print what changes between two configurations."""
     from posenc_lib.checkpoints import differences, read
 
-    pair = [read(config, class_defaults=given.class_defaults) for config in (given.one, given.other)]
+    pair = [
+        read(config, class_defaults=given.class_defaults)
+        for config in (given.one, given.other)
+    ]
     print(f"{pair[0].name} → {pair[1].name}")
     lines = differences(*pair)
-    print("\n".join(f"  {line}" for line in lines) if lines else "  no difference in positions")
+    print(
+        "\n".join(f"  {line}" for line in lines)
+        if lines
+        else "  no difference in positions"
+    )
 
 
 def add_inspect(commands: Any) -> None:
     """`inspect`."""
-    parser = _command(commands, "inspect", inspect, "which positions a model's layers have")
-    parser.add_argument("config", help="a config.json or its folder, - for standard input, or a shipped name")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png, .svg or .pdf")
+    parser = _command(
+        commands, "inspect", inspect, "which positions a model's layers have"
+    )
+    parser.add_argument(
+        "config",
+        help="a config.json or its folder, - for standard input, or a shipped name",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw it, too: .png, .svg or .pdf"
+    )
     parser.add_argument("--json", action="store_true", help="print it for programs")
     _add_class_defaults(parser)
     parser.epilog = "example: python -m posenc_lib inspect gemma-3-4b --plot gemma.svg"
@@ -86,7 +106,12 @@ def add_doctor(commands: Any) -> None:
 
 
 # Each adds one command; a new command is a function here.
-COMMANDS: tuple[Callable[[Any], None], ...] = (add_inspect, add_list, add_diff, add_doctor)
+COMMANDS: tuple[Callable[[Any], None], ...] = (
+    add_inspect,
+    add_list,
+    add_diff,
+    add_doctor,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -112,8 +137,12 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], about: str) -> Any:
-    parser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], about: str
+) -> Any:
+    parser = commands.add_parser(
+        name, help=about, description=f"{about[0].upper()}{about[1:]}."
+    )
     parser.set_defaults(run=run)
     return parser
 

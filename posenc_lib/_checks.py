@@ -7,75 +7,71 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from posenc_lib._torch import values_known
 
-def readable(tensor: Tensor) -> bool:
-    """Whether the values of `tensor` may be looked at.
-
-    Only values of plain CPU tensors are: anywhere else a look would wait for the device or break a graph
-    (compile, vmap, fake and meta tensors).
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and _get_current_dispatch_mode() is None  # fake tensors, tracing
-        and tensor.device.type == "cpu"
-        and type(tensor) in (Tensor, torch.nn.Parameter)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
-
-
-def transforming(x: Tensor) -> bool:
-    """Whether vmap, another function transform, forward-mode differentiation or a trace is at work.
-
-    They look into each operation, and have no rule for a result that is written into given memory; a trace would keep
-    the number of blocks. Autograd's own vmap, for batches of gradients, is seen at x alone.
-    """
-    return (
-        torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._functorch.is_legacy_batchedtensor(x)
-    )
+INTEGERS = (int, np.integer, torch.SymInt)
+NUMBERS = (int, float, np.integer, np.floating)
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:
-    """`value` if it is an int of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be an int, got {value!r}")
+    """`value` as an int, if it is an integer of at least `least`, Python's or NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, INTEGERS):
+        raise TypeError(f"{name} must be an integer ≥ {least}, got {value!r}")
     if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return cast(int, value)
+        raise ValueError(f"{name} must be an integer ≥ {least}, got {value}")
+    return int(value) if isinstance(value, np.integer) else cast(int, value)
 
 
 def sizes(**named: Any) -> None:
-    """Whether each argument is an int of at least 1."""
+    """Whether each argument is an integer of at least 1."""
     for name, value in named.items():
         whole_number(name, value, least=1)
 
 
+def axis_sizes(name: str, value: Any, *, axes: int | None = None) -> tuple[int, ...]:
+    """`value` as integers of at least 1, one for each axis; `axes` is their number, if it is known."""
+    wanted = "for each axis" if axes is None else f"for each of {axes} axes"
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(
+            f"{name} must be one integer {wanted}, such as (7, 7); got {value!r}"
+        )
+    if len(value) == 0 or axes not in (None, len(value)):
+        raise ValueError(
+            f"{name} must be one integer {wanted}, such as (7, 7); got {value!r}"
+        )
+    return tuple(
+        whole_number(f"{name}[{i}]", size, least=1) for i, size in enumerate(value)
+    )
+
+
 def even_dimension(name: str, value: Any) -> int:
-    """`value` if it is an even int of at least 2: channels are rotated in pairs."""
+    """`value` if it is an even integer of at least 2: channels are rotated in pairs."""
     number = whole_number(name, value, least=1)
     if number % 2:
-        raise ValueError(f"{name} must be even, because channels form pairs; got {value}")
+        raise ValueError(
+            f"{name} must be even, because channels form pairs; got {value}"
+        )
     return number
 
 
 def positive(name: str, value: Any) -> float:
     """`value` if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not torch.compiler.is_compiling() and not (math.isfinite(value) and value > 0):  # may be symbolic there
+    if not torch.compiler.is_compiling() and not (
+        math.isfinite(value) and value > 0
+    ):  # may be symbolic there
         raise ValueError(f"{name} must be finite and above 0, got {value}")
     return value
 
 
 def finite(name: str, value: Any) -> float:
     """`value` if it is a finite number of any sign."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
@@ -85,25 +81,27 @@ def finite(name: str, value: Any) -> float:
 def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
     """`value` if it is one of the `valid` strings."""
     if value not in valid:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, valid))}; got {value!r}")
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, valid))}; got {value!r}"
+        )
     return cast(str, value)
 
 
-def listed(name: str, value: Any) -> list[Any]:
+def sequence(name: str, value: Any) -> list[Any]:
     """The entries of `value` if it is a sequence of them, and no text."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a sequence of numbers, got {value!r}")
     return list(value)
 
 
-def called(name: str, value: Any) -> Any:
+def callable_(name: str, value: Any) -> Any:
     """`value` if it can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a callable, got {value!r}")
     return value
 
 
-def source(name: str, value: Any) -> torch.Generator | None:
+def generator(name: str, value: Any) -> torch.Generator | None:
     """`value` if it is a generator, or None for PyTorch's own."""
     if value is not None and not isinstance(value, torch.Generator):
         raise TypeError(f"{name} must be a torch.Generator or None, got {value!r}")
@@ -120,16 +118,25 @@ def boolean(name: str, value: Any) -> bool:
 def floating_dtype(name: str, value: Any) -> torch.dtype:
     """`value` if it is a floating-point dtype."""
     if not (isinstance(value, torch.dtype) and value.is_floating_point):
-        raise TypeError(f"{name} must be a floating-point torch.dtype such as torch.float32, got {value!r}")
+        raise TypeError(
+            f"{name} must be a floating-point torch.dtype such as torch.float32, got "
+            f"{value!r}"
+        )
     return value
 
 
 def floating_tensor(name: str, value: Any, *, least_dims: int) -> Tensor:
     """`value` if it is a floating-point tensor with at least `least_dims` dimensions."""
     if not (isinstance(value, Tensor) and value.is_floating_point()):
-        raise TypeError(f"{name} must be a floating-point tensor, got {getattr(value, 'dtype', type(value).__name__)}")
+        raise TypeError(
+            f"{name} must be a floating-point tensor, got "
+            f"{getattr(value, 'dtype', type(value).__name__)}"
+        )
     if value.dim() < least_dims:
-        raise ValueError(f"{name} must have at least {least_dims} dimensions, got shape {tuple(value.shape)}")
+        raise ValueError(
+            f"{name} must have at least {least_dims} dimensions, got shape "
+            f"{tuple(value.shape)}"
+        )
     return value
 
 
@@ -137,11 +144,16 @@ def vector(name: str, value: Any, size: str) -> Tensor:
     """`value` if it is a non-empty vector of finite numbers in float32 or float64; `size` names its length."""
     numbers = floating_tensor(name, value, least_dims=1)
     if numbers.dim() != 1 or numbers.numel() == 0:
-        raise ValueError(f"{name} must have shape ({size},) with at least one number, got {tuple(numbers.shape)}")
+        raise ValueError(
+            f"{name} must have shape ({size},) with at least one number, got "
+            f"{tuple(numbers.shape)}"
+        )
     if numbers.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} must be float64 or float32, got {numbers.dtype}")
-    if readable(numbers) and not bool(numbers.isfinite().all()):
-        raise ValueError(f"{name} must be finite, got {numbers[~numbers.isfinite()][0].item()}")
+    if values_known(numbers) and not bool(numbers.isfinite().all()):
+        raise ValueError(
+            f"{name} must be finite, got {numbers[~numbers.isfinite()][0].item()}"
+        )
     return numbers
 
 
@@ -149,7 +161,10 @@ def heads_tensor(name: str, value: Any) -> Tensor:
     """`value` if it is a floating-point tensor of shape (B, H, T, d) with at least one head."""
     x = floating_tensor(name, value, least_dims=4)
     if x.dim() != 4 or x.shape[1] == 0:
-        raise ValueError(f"{name} must have shape (B, H, T, d) with at least one head, got {tuple(x.shape)}")
+        raise ValueError(
+            f"{name} must have shape (B, H, T, d) with at least one head, got "
+            f"{tuple(x.shape)}"
+        )
     return x
 
 
@@ -159,7 +174,8 @@ def equal_heads(q: Any, k: Any) -> None:
     heads_tensor("k", k)
     if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
         raise ValueError(
-            "q and k must agree in batch, heads and head dimension (`attention` repeats grouped keys); "
+            "q and k must agree in batch, heads and head dimension (`attention` "
+            "repeats grouped keys); "
             f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
         )
 
@@ -170,7 +186,8 @@ def grouped_heads(q: Any, k: Any) -> None:
     heads_tensor("k", k)
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
         raise ValueError(
-            "q and k must agree in batch and head dimension, and k's heads must divide q's; "
+            "q and k must agree in batch and head dimension, and k's heads must divide "
+            "q's; "
             f"got q {tuple(q.shape)} and k {tuple(k.shape)}"
         )
 
@@ -178,44 +195,82 @@ def grouped_heads(q: Any, k: Any) -> None:
 def values_of(k: Tensor, v: Any) -> None:
     """Whether v (B, Hk, Tk, d_v) has one value for each key."""
     if heads_tensor("v", v).shape[:3] != k.shape[:3]:
-        raise ValueError(f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}")
+        raise ValueError(
+            f"v must have k's batch, heads and length {tuple(k.shape[:3])}, got "
+            f"{tuple(v.shape[:3])}"
+        )
 
 
 def score_bias(name: str, value: Any, scores: Sequence[int]) -> Tensor:
     """`value` if it is a tensor of four axes that broadcasts to the shape of the scores."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    if value.dim() != 4 or any(size not in (1, full) for size, full in zip(value.shape, scores, strict=True)):
-        raise ValueError(f"{name} must broadcast to {tuple(scores)} from four axes, got {tuple(value.shape)}")
+    if value.dim() != 4 or any(
+        size not in (1, full) for size, full in zip(value.shape, scores, strict=True)
+    ):
+        raise ValueError(
+            f"{name} must broadcast to {tuple(scores)} from four axes, got "
+            f"{tuple(value.shape)}"
+        )
     return value
 
 
 def position_tensor(name: str, value: Any) -> Tensor:
     """Positions as int64, or as the float32 or float64 that they are.
 
-    Sixteen-bit floats are refused: bfloat16 has 897 distinct integers below 8192, so the positions would be
-    lost before anything is computed from them.
+    Sixteen-bit floats are refused: bfloat16 has 897 distinct integers below 8192, so
+    the positions would be lost before anything is computed from them.
     """
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor of positions, got {type(value).__name__}")
+        raise TypeError(
+            f"{name} must be a tensor of positions, got {type(value).__name__}"
+        )
     if value.dtype == torch.bool or value.is_complex():
-        raise TypeError(f"{name} must be integers, float32 or float64, got {value.dtype}")
+        raise TypeError(
+            f"{name} must be integers, float32 or float64, got {value.dtype}"
+        )
     if value.is_floating_point() and value.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"{name} must be integers, float32 or float64: {value.dtype} can't tell large positions apart")
+        raise TypeError(
+            f"{name} must be integers, float32 or float64: {value.dtype} can't tell "
+            "large positions apart"
+        )
     if value.dim() < 1 or value.numel() == 0:
-        raise ValueError(f"{name} must have shape (T,) or (B, T) with at least one position, got {tuple(value.shape)}")
+        raise ValueError(
+            f"{name} must have shape (T,) or (B, T) with at least one position, got "
+            f"{tuple(value.shape)}"
+        )
     if not value.is_floating_point():
         return value.to(torch.int64)
-    if readable(value) and not bool(value.isfinite().all()):
-        raise ValueError(f"{name} must be finite, got {value[~value.isfinite()][0].item()}")
+    if values_known(value) and not bool(value.isfinite().all()):
+        raise ValueError(
+            f"{name} must be finite, got {value[~value.isfinite()][0].item()}"
+        )
     return value
+
+
+def coordinates(
+    name: str, value: Any, *, axes: int | None = None, batched: bool = False
+) -> Tensor:
+    """Positions of shape (..., T, axes), the axes last; `batched` allows (T, axes) and (B, T, axes) alone."""
+    positions = position_tensor(name, value)
+    valid = positions.dim() in (2, 3) if batched else positions.dim() >= 2
+    if not valid or axes not in (None, positions.shape[-1]):
+        last = "axes" if axes is None else axes
+        shapes = f"(T, {last}) or (B, T, {last})" if batched else f"(..., T, {last})"
+        raise ValueError(
+            f"{name} must have shape {shapes}, the axes last; got "
+            f"{tuple(positions.shape)}"
+        )
+    return positions
 
 
 def attention_positions(name: str, value: Any) -> Tensor:
     """Positions of shape (T,), shared by the batch, or (B, T), one row for each sequence."""
     positions = position_tensor(name, value)
     if positions.dim() > 2:
-        raise ValueError(f"{name} must have shape (T,) or (B, T), got {tuple(positions.shape)}")
+        raise ValueError(
+            f"{name} must have shape (T,) or (B, T), got {tuple(positions.shape)}"
+        )
     return positions
 
 
@@ -223,44 +278,87 @@ def token_positions(name: str, value: Any, *, batch: int, length: int) -> None:
     """Whether there is one position for each token: (T,) or (B, T)."""
     shape = tuple(attention_positions(name, value).shape)
     if shape not in ((length,), (batch, length)):
-        raise ValueError(f"{name} must have shape ({length},) or ({batch}, {length}), got {shape}")
+        raise ValueError(
+            f"{name} must have shape ({length},) or ({batch}, {length}), got {shape}"
+        )
 
 
-def crossed(q_name: str, q_positions: Any, k_name: str, k_positions: Any) -> tuple[Tensor, Tensor]:
+def pair_positions(
+    q_name: str, q_positions: Any, k_name: str, k_positions: Any
+) -> tuple[Tensor, Tensor]:
     """Two rows of positions as a column and a row: (Tq, 1), (1, Tk), or with a batch (B, 1, Tq, 1), (B, 1, 1, Tk)."""
-    m, n = attention_positions(q_name, q_positions), attention_positions(k_name, k_positions)
-    if m.is_floating_point() != n.is_floating_point() and m.device.type != "mps":  # float32 would round large integers
+    m, n = (
+        attention_positions(q_name, q_positions),
+        attention_positions(k_name, k_positions),
+    )
+    if (
+        m.is_floating_point() != n.is_floating_point() and m.device.type != "mps"
+    ):  # float32 would round large integers
         m, n = m.to(torch.float64), n.to(torch.float64)
     if m.dim() == n.dim() == 1:
         return m[:, None], n[None, :]
     if m.dim() == n.dim() and m.shape[0] != n.shape[0]:
-        raise ValueError(f"{q_name} and {k_name} must have the same batch, got {m.shape[0]} and {n.shape[0]}")
+        raise ValueError(
+            f"{q_name} and {k_name} must have the same batch, got {m.shape[0]} and "
+            f"{n.shape[0]}"
+        )
     m, n = (x if x.dim() == 2 else x[None] for x in (m, n))
     return m[:, None, :, None], n[:, None, None, :]
 
 
-def rows(name: str, value: Any, count: int) -> Tensor:
+def table_rows(name: str, value: Any, count: int) -> Tensor:
     """Positions that are rows of a table: integers in 0 … count − 1."""
     positions = position_tensor(name, value)
     if positions.is_floating_point():
-        raise TypeError(f"{name} must be integers, which are rows of the table; got {positions.dtype}")
-    if readable(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < count:
+        raise TypeError(
+            f"{name} must be integers, which are rows of the table; got "
+            f"{positions.dtype}"
+        )
+    if (
+        values_known(positions)
+        and not 0 <= int(positions.min()) <= int(positions.max()) < count
+    ):
         got = f"{int(positions.min())} … {int(positions.max())}"
-        raise ValueError(f"{name} must lie in 0 … {count - 1} (the table has {count} rows), got {got}")
+        raise ValueError(
+            f"{name} must lie in 0 … {count - 1} (the table has {count} rows), got "
+            f"{got}"
+        )
     return positions
 
 
 def token_mask(name: str, value: Any) -> Tensor:
     """A (B, T) mask as booleans, True for a token and False for padding."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor of shape (B, T), got {type(value).__name__}")
+        raise TypeError(
+            f"{name} must be a tensor of shape (B, T), got {type(value).__name__}"
+        )
     if value.is_complex():
         raise TypeError(f"{name} must be boolean, or 0 and 1, got {value.dtype}")
     if value.dim() != 2 or value.numel() == 0:
         raise ValueError(f"{name} must have shape (B, T), got {tuple(value.shape)}")
-    if readable(value) and not bool(((value == 0) | (value == 1)).all()):
-        raise ValueError(f"{name} must hold True for a token and False for padding (or 1 and 0), got other values")
+    if values_known(value) and not bool(((value == 0) | (value == 1)).all()):
+        raise ValueError(
+            f"{name} must hold True for a token and False for padding (or 1 and 0), "
+            "got other values"
+        )
     return value.to(torch.bool)
+
+
+def hidden_states(
+    name: str, x: Tensor | None, dim: int, positions_name: str, positions: Tensor
+) -> Tensor:
+    """Hidden states (B, T, D) in float32 at least, one for each position."""
+    if x is None:
+        raise TypeError(
+            f"{name} must be given, because this encoding depends on hidden states: "
+            f"attention(..., {name}=…)"
+        )
+    if floating_tensor(name, x, least_dims=3).dim() != 3 or x.shape[-1] != dim:
+        raise ValueError(
+            f"{name} must have shape (B, T, D) with D = {dim}, got {tuple(x.shape)}"
+        )
+    token_positions(positions_name, positions, batch=x.shape[0], length=x.shape[1])
+    return x.to(at_least_float32(x.dtype))
 
 
 def at_least_float32(*dtypes: torch.dtype) -> torch.dtype:
@@ -274,6 +372,11 @@ def at_least_float32(*dtypes: torch.dtype) -> torch.dtype:
 def float64_on(device: torch.device) -> torch.dtype:
     """The dtype of angles: float64, and float32 on Apple's mps, which has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def in_float64(x: Tensor) -> Tensor:
+    """x in float64, on the CPU where its device, Apple's mps, has no such dtype."""
+    return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

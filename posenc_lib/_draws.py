@@ -1,20 +1,35 @@
-"""Parameters drawn as the encodings begin with them."""
+"""Parameters drawn as the encodings begin with them, from the generator that is given and no other."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posenc_lib import _checks
 
 
 def normal(*shape: int, std: float, generator: torch.Generator | None) -> nn.Parameter:
     """A parameter drawn from N(0, std²)."""
-    return nn.Parameter(nn.init.normal_(torch.empty(shape), std=_checks.positive("std", std), generator=generator))
+    return nn.Parameter(
+        nn.init.normal_(
+            torch.empty(shape), std=_checks.positive("std", std), generator=generator
+        )
+    )
 
 
-def linear(inputs: int, outputs: int, *, generator: torch.Generator | None) -> nn.Linear:
-    """A linear map without a bias, uniform in ±1/√inputs as PyTorch's own, but from the generator."""
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.uniform_(layer.weight, -(inputs**-0.5), inputs**-0.5, generator=generator)
+def uniform(
+    *shape: int, inputs: int, generator: torch.Generator | None
+) -> nn.Parameter:
+    """A parameter drawn uniformly in ±1/√inputs, as PyTorch's own layers are."""
+    return nn.Parameter(
+        nn.init.uniform_(
+            torch.empty(shape), -(inputs**-0.5), inputs**-0.5, generator=generator
+        )
+    )
+
+
+def linear(weight: Tensor) -> nn.Linear:
+    """A linear map (outputs, inputs) without a bias; made by its constructor, it would draw from the global generator."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer.weight = nn.Parameter(weight)
     return layer

@@ -1,9 +1,11 @@
 """Inverse frequencies, wavelengths, and the tables of cosines and sines made from them.
 
-θ is the base, ω_i the (angular) frequency of pair i in radians per position, λ_i = 2π/ω_i its wavelength in positions.
-Constants are made on the CPU whatever the default device, so that a model built on "meta" has real ones.
-All of it is float64. A table is rounded once, when it is made: at position 1,000,000 a table computed in float32 is
-wrong in the second decimal, one computed in float64 and rounded is right to the last bit of float32.
+θ is the base, ω_i the (angular) frequency of pair i in radians per position, λ_i =
+2π/ω_i its wavelength in positions. Constants are made on the CPU whatever the default
+device, so that a model built on "meta" has real ones. All of it is float64. A table is
+rounded once, when it is made: at position 1,000,000 a table computed in float32 is
+wrong in the second decimal, one computed in float64 and rounded is right to the last
+bit of float32.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ def inverse_frequencies(dim: int, base: float = 10000.0) -> Tensor:
 
     Args:
         dim: number of channels d that are encoded or rotated, even.
-        base: θ, above 0. Published models use 10,000 to 5,000,000: there is no right default for a checkpoint.
+        base: θ, above 0. Published models use 10,000 to 5,000,000: there is no right
+            default for a checkpoint.
 
     Raises:
-        TypeError, ValueError: `dim` is odd or below 2, `base` is not a finite number above 0.
+        TypeError, ValueError: `dim` is odd or below 2, `base` is not a finite number
+            above 0.
 
     Source: vaswani2017, su2021
     Chapter: 04
@@ -43,8 +47,8 @@ def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
     Equation: ω_j = θ^(−j/(h−1)),  j = 0 … h−1,  h = ⌊d/2⌋
     Shapes: → (⌊d/2⌋,), float64, on the CPU
 
-    These differ from the paper's, not only in order: with d = 8 they are 1, 0.0464, 0.00215, 0.0001, the paper's
-    1, 0.1, 0.01, 0.001.
+    These differ from the paper's, not only in order: with d = 8 they are 1, 0.0464,
+    0.00215, 0.0001, the paper's 1, 0.1, 0.01, 0.001.
 
     Args:
         dim: number of channels d, at least 4 (below that h − 1 is 0).
@@ -72,7 +76,7 @@ def octave_frequencies(count: int) -> Tensor:
         count: K, at least 1.
 
     Raises:
-        TypeError, ValueError: `count` is no int of at least 1.
+        TypeError, ValueError: `count` is not an integer ≥ 1.
 
     Source: mildenhall2020
     Chapter: 04
@@ -81,11 +85,13 @@ def octave_frequencies(count: int) -> Tensor:
     return math.pi * 2.0 ** torch.arange(count, dtype=torch.float64, device="cpu")
 
 
-def pixel_frequencies(count: int, max_resolution: float, *, spacing: str = "linear") -> Tensor:
+def pixel_frequencies(
+    count: int, max_resolution: float, *, spacing: str = "linear"
+) -> Tensor:
     """Frequencies for a coordinate in [−1, 1] from half a turn up to what a grid of that many pixels can show.
 
-    Equation: linear: ω_k = π (1 + (R/2 − 1) k/(K−1));  geometric: ω_k = π (R/2)^(k/(K−1));  k = 0 … K−1
-        (jaegle2021; R/2 is the Nyquist frequency)
+    Equation: linear: ω_k = π (1 + (R/2 − 1) k/(K−1));  geometric: ω_k = π
+        (R/2)^(k/(K−1));  k = 0 … K−1 (jaegle2021; R/2 is the Nyquist frequency)
     Shapes: → (K,), float64, on the CPU
 
     Args:
@@ -104,8 +110,12 @@ def pixel_frequencies(count: int, max_resolution: float, *, spacing: str = "line
     if _checks.positive("max_resolution", max_resolution) < 2:
         raise ValueError(f"max_resolution must be at least 2, got {max_resolution}")
     if spacing == "linear":
-        return math.pi * torch.linspace(1, max_resolution / 2, count, dtype=torch.float64, device="cpu")
-    return math.pi * (max_resolution / 2) ** torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
+        return math.pi * torch.linspace(
+            1, max_resolution / 2, count, dtype=torch.float64, device="cpu"
+        )
+    return math.pi * (max_resolution / 2) ** torch.linspace(
+        0, 1, count, dtype=torch.float64, device="cpu"
+    )
 
 
 def wavelengths(frequencies: Tensor) -> Tensor:
@@ -118,34 +128,49 @@ def wavelengths(frequencies: Tensor) -> Tensor:
         frequencies: ω_i in radians per position.
 
     Raises:
-        TypeError, ValueError: `frequencies` is no floating-point tensor with at least one dimension.
+        TypeError, ValueError: `frequencies` is no floating-point tensor with at least
+            one dimension.
 
     Chapter: 04
     """
     frequencies = _checks.floating_tensor("frequencies", frequencies, least_dims=1)
-    return (2 * math.pi / frequencies.to(_checks.at_least_float32(frequencies.dtype))).to(frequencies.dtype)
+    return (
+        2 * math.pi / frequencies.to(_checks.at_least_float32(frequencies.dtype))
+    ).to(frequencies.dtype)
 
 
-def cos_sin(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def cos_sin(
+    positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """Tables cos(p ω_i) and sin(p ω_i): angles in float64, rounded once to `dtype`.
 
     Equation: angle(p, i) = p ω_i
-    Shapes: positions (..., T), frequencies (n,) → two tables (..., T, n) on the positions' device
+    Shapes: positions (..., T), frequencies (n,) → two tables (..., T, n) on the
+        positions' device
 
     Args:
         positions: integers, float32 or float64.
-        frequencies: ω_i in radians per position, float64 (float32 is taken as it is, 16 bits are refused).
+        frequencies: ω_i in radians per position, float64 (float32 is taken as it is, 16
+            bits are refused).
         dtype: dtype of the tables.
 
     Raises:
-        TypeError, ValueError: positions, frequencies or dtype of another kind; non-finite positions.
+        TypeError, ValueError: positions, frequencies or dtype of another kind;
+            non-finite positions.
 
     Chapter: 04
     """
     positions = _checks.position_tensor("positions", positions)
     _checks.floating_dtype("dtype", dtype)
     _checks.vector("frequencies", frequencies, "n")
-    # Apple's mps has no float64: there the table is made on the CPU, rounded, and then moved.
-    workplace = torch.device("cpu") if positions.device.type == "mps" else positions.device
-    angles = positions.to(workplace, torch.float64)[..., None] * frequencies.to(workplace, torch.float64)
-    return angles.cos().to(dtype).to(positions.device), angles.sin().to(dtype).to(positions.device)
+    # Apple's mps has no float64: there the table is made on the CPU, rounded, and then
+    # moved.
+    workplace = (
+        torch.device("cpu") if positions.device.type == "mps" else positions.device
+    )
+    angles = positions.to(workplace, torch.float64)[..., None] * frequencies.to(
+        workplace, torch.float64
+    )
+    return angles.cos().to(dtype).to(positions.device), angles.sin().to(dtype).to(
+        positions.device
+    )

@@ -1,7 +1,8 @@
 """Which layer has which positions: the plans of published models, from the first layer to the last.
 
-Models of 2025 don't treat all layers alike. Some see a window and rotate fast, some see everything and rotate slowly or
-not at all. A plan is a tuple with one `Layer` for each layer, and each makes its own `PositionScheme`.
+Models of 2025 don't treat all layers alike. Some see a window and rotate fast, some see
+everything and rotate slowly or not at all. A plan is a tuple with one `Layer` for each
+layer, and each makes its own `PositionScheme`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from torch import Tensor
 
 from posenc_lib import _checks
 from posenc_lib.attention.long_context import llama4_temperature, tempered
-from posenc_lib.attention.masks import same_document
-from posenc_lib.attention.masks import window as window_mask
+from posenc_lib.attention.masks import chunk_mask, sliding_window
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.rotary import RoPE
 from posenc_lib.rotary.scaling import linear_interpolation, yarn_released
@@ -47,23 +47,23 @@ def unscaled(dim: int, base: float) -> tuple[Tensor, float]:
 class Layer:
     """What one layer knows of positions.
 
-    Equation: transform R with θ and its schedule, or t_m on the queries, or nothing; allowed(m, n) = [|n − m| < w] or
-        [⌊m/c⌋ = ⌊n/c⌋] or all
-    Shapes: none
+    Equation: transform R with θ and its schedule, or t_m on the queries, or nothing;
+        allowed(m, n) = [|n − m| < w] or [⌊m/c⌋ = ⌊n/c⌋] or all
 
     The causal mask is the caller's, as everywhere.
 
     Args:
         base: θ of the rotation; None for a layer without one (NoPE).
-        schedule: `schedule(head_dim, base)` gives frequencies and attention factor, such as
-            `partial(yarn_released, factor=..., original_length=...)`.
-        window: w, as in `attention.window`; None sees everything.
+        schedule: `schedule(head_dim, base)` gives frequencies and attention factor,
+            such as `partial(yarn_released, factor=..., original_length=...)`.
+        window: w, as in `attention.sliding_window`; None sees everything.
         chunk: c, tokens of a chunk; a token sees its own chunk only.
-        temperature: t, of the queries of a layer without rotation, as in `long_context.tempered`.
+        temperature: t, of the queries of a layer without rotation, as in
+            `long_context.tempered`.
 
     Raises:
-        TypeError, ValueError: numbers that are none, or too small; both a window and a chunk; both a rotation and a
-            temperature; a schedule without a rotation.
+        TypeError, ValueError: numbers that are none, or too small; both a window and a
+            chunk; both a rotation and a temperature; a schedule without a rotation.
 
     Chapter: 14
     """
@@ -80,15 +80,27 @@ class Layer:
         for name, size in (("window", self.window), ("chunk", self.chunk)):
             if size is not None:
                 _checks.whole_number(name, size, least=1)
-        for name, value in (("schedule", self.schedule), ("temperature", self.temperature)):
+        for name, value in (
+            ("schedule", self.schedule),
+            ("temperature", self.temperature),
+        ):
             if not callable(value) and not (name == "temperature" and value is None):
                 raise TypeError(f"{name} must be a callable, got {value!r}")
         if self.window is not None and self.chunk is not None:
-            raise ValueError(f"window and chunk exclude one another, got {self.window} and {self.chunk}")
+            raise ValueError(
+                f"window and chunk exclude one another, got {self.window} and "
+                f"{self.chunk}"
+            )
         if self.base is None and self.schedule is not unscaled:
-            raise ValueError(f"schedule is for layers with a rotation, got {self.schedule!r} without a base")
+            raise ValueError(
+                f"schedule is for layers with a rotation, got {self.schedule!r} "
+                "without a base"
+            )
         if self.base is not None and self.temperature is not None:
-            raise ValueError(f"temperature is for layers without a rotation, got one beside base {self.base}")
+            raise ValueError(
+                "temperature is for layers without a rotation, got one beside base "
+                f"{self.base}"
+            )
 
     def rope(self, head_dim: int, *, layout: str = "interleaved") -> RoPE | None:
         """This layer's rotation of heads of d channels; None in a layer without one."""
@@ -105,45 +117,25 @@ class Layer:
             transform = partial(tempered, temperature=self.temperature)
         mask: Callable[[Tensor, Tensor], Tensor] | None = None
         if self.window is not None:
-            mask = partial(window_mask, size=self.window)
+            mask = partial(sliding_window, size=self.window)
         if self.chunk is not None:
             mask = partial(chunk_mask, chunk=self.chunk)
-        return PositionScheme("NoPE" if rope is None else "RoPE", transform=transform, mask=mask)
+        return PositionScheme(
+            "NoPE" if rope is None else "RoPE", transform=transform, mask=mask
+        )
 
 
-def chunk_mask(q_positions: Tensor, k_positions: Tensor, *, chunk: int) -> Tensor:
-    """Llama 4's chunked attention: keys of the query's own chunk.
-
-    Equation: allowed(m, n) = [⌊m/c⌋ = ⌊n/c⌋]      (llama4; checked against transformers)
-    Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
-
-    The first token of a chunk sees nothing before it, whatever c is.
-
-    Args:
-        q_positions: positions m of the queries.
-        k_positions: positions n of the keys.
-        chunk: c, at least 1.
-
-    Raises:
-        TypeError, ValueError: `chunk` is no int of at least 1; then as `positions.relative`.
-
-    Source: llama4
-    Chapter: 14
-    """
-    _checks.whole_number("chunk", chunk, least=1)
-    m = _checks.attention_positions("q_positions", q_positions)
-    n = _checks.attention_positions("k_positions", k_positions)
-    return same_document(m // chunk, n // chunk)
-
-
-def gemma3(layers: int, *, window: int = 1024, factor: float = 8.0) -> tuple[Layer, ...]:
+def gemma3(
+    layers: int, *, window: int = 1024, factor: float = 8.0
+) -> tuple[Layer, ...]:
     """Gemma 3: five local layers, then a global one whose slow rotation alone is interpolated.
 
-    Equation: layer ℓ = 0, 1, … is global where 6 divides ℓ + 1: θ = 1,000,000, ω/s; else θ = 10,000, window w
-        (gemma3)
+    Equation: layer ℓ = 0, 1, … is global where 6 divides ℓ + 1: θ = 1,000,000, ω/s;
+        else θ = 10,000, window w (gemma3)
     Shapes: → `layers` layers
 
-    Interpolating the local layers too, or none, is the usual mistake; short prompts don't show it.
+    Interpolating the local layers too, or none, is the usual mistake; short prompts
+    don't show it.
 
     Args:
         layers: number of layers.
@@ -151,7 +143,8 @@ def gemma3(layers: int, *, window: int = 1024, factor: float = 8.0) -> tuple[Lay
         factor: s: 8 in 4B, 12B and 27B, 1 in 1B and 270M.
 
     Raises:
-        TypeError, ValueError: `layers` or `window` is no int of at least 1, `factor` is below 1.
+        TypeError, ValueError: `layers` or `window` is not an integer ≥ 1, `factor` is
+            below 1.
 
     Source: gemma3
     Chapter: 14
@@ -163,36 +156,50 @@ def gemma3(layers: int, *, window: int = 1024, factor: float = 8.0) -> tuple[Lay
 
 
 def llama4(
-    layers: int, *, base: float = 500_000.0, chunk: int = 8192, schedule: Schedule = unscaled
+    layers: int,
+    *,
+    base: float = 500_000.0,
+    chunk: int = 8192,
+    schedule: Schedule = unscaled,
 ) -> tuple[Layer, ...]:
     """Llama 4 (iRoPE): three layers rotate within chunks, the fourth sees everything, without positions.
 
-    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides ℓ + 1; the
-        others rotate and see chunks      (llama4)
+    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides ℓ +
+        1; the others rotate and see chunks      (llama4)
     Shapes: → `layers` layers
 
-    Layers that rotate also normalise query and key in Scout; that is not a position's business.
+    Layers that rotate also normalise query and key in Scout; that is not a position's
+    business.
 
     Args:
         layers: number of layers.
         base: θ.
         chunk: c.
-        schedule: of the layers that rotate; Scout has `partial(llama3, factor=16, ...)`.
+        schedule: of the layers that rotate; Scout has `partial(llama3, factor=16,
+            ...)`.
 
     Raises:
-        TypeError, ValueError: as `Layer`; `layers` is no int of at least 1.
+        TypeError, ValueError: as `Layer`; `layers` is not an integer ≥ 1.
 
     Source: llama4
     Chapter: 14
     """
     _checks.whole_number("chunk", chunk, least=1)
-    return _every(4, layers, Layer(base, schedule=schedule, chunk=chunk), Layer(temperature=llama4_temperature))
+    return _every(
+        4,
+        layers,
+        Layer(base, schedule=schedule, chunk=chunk),
+        Layer(temperature=llama4_temperature),
+    )
 
 
-def smollm3(layers: int, *, base: float = 5_000_000.0, schedule: Schedule = unscaled) -> tuple[Layer, ...]:
+def smollm3(
+    layers: int, *, base: float = 5_000_000.0, schedule: Schedule = unscaled
+) -> tuple[Layer, ...]:
     """SmolLM3: every fourth layer has no positions; all layers see everything.
 
-    Equation: layer ℓ = 0, 1, … has no rotation where 4 divides ℓ + 1      (smollm3, yang2025)
+    Equation: layer ℓ = 0, 1, … has no rotation where 4 divides ℓ + 1      (smollm3,
+        yang2025)
     Shapes: → `layers` layers
 
     The configuration's list `no_rope_layers` holds 1 where a layer does rotate.
@@ -203,7 +210,7 @@ def smollm3(layers: int, *, base: float = 5_000_000.0, schedule: Schedule = unsc
         schedule: of the layers that rotate; YaRN for contexts past 64k.
 
     Raises:
-        TypeError, ValueError: as `Layer`; `layers` is no int of at least 1.
+        TypeError, ValueError: as `Layer`; `layers` is not an integer ≥ 1.
 
     Source: smollm3, yang2025
     Chapter: 14
@@ -214,7 +221,8 @@ def smollm3(layers: int, *, base: float = 5_000_000.0, schedule: Schedule = unsc
 def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...]:
     """Command R7B and Command A: three layers rotate within a window, the fourth sees everything, without positions.
 
-    Equation: layer ℓ = 0, 1, … has neither rotation nor window where 4 divides ℓ + 1      (yang2025)
+    Equation: layer ℓ = 0, 1, … has neither rotation nor window where 4 divides ℓ + 1
+        (yang2025)
     Shapes: → `layers` layers
 
     Args:
@@ -223,7 +231,7 @@ def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...
         window: w.
 
     Raises:
-        TypeError, ValueError: as `Layer`; `layers` is no int of at least 1.
+        TypeError, ValueError: as `Layer`; `layers` is not an integer ≥ 1.
 
     Source: yang2025
     Chapter: 18
@@ -235,39 +243,46 @@ def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...
 def gpt_oss(layers: int) -> tuple[Layer, ...]:
     """gpt-oss: window and full layers take turns, all with YaRN whose ramp is not rounded to whole pairs.
 
-    Equation: layer ℓ = 0, 2, 4, … has window 128; θ = 150,000, s = 32, L₀ = 4096      (gpt-oss; checked against the
-        released code)
+    Equation: layer ℓ = 0, 2, 4, … has window 128; θ = 150,000, s = 32, L₀ = 4096
+        (gpt-oss; checked against the released code)
     Shapes: → `layers` layers
 
-    The learned sink logit of each head is part of the softmax, not of the positions, and is not included.
+    The learned sink logit of each head is part of the softmax, not of the positions,
+    and is not included.
 
     Args:
         layers: number of layers.
 
     Raises:
-        TypeError, ValueError: `layers` is no int of at least 1.
+        TypeError, ValueError: `layers` is not an integer ≥ 1.
 
     Source: gpt-oss
     Chapter: 18
     """
     yarn = partial(yarn_released, factor=32.0, original_length=4096, truncate=False)
-    return _every(2, layers, Layer(150_000.0, schedule=yarn, window=128), Layer(150_000.0, schedule=yarn))
+    return _every(
+        2,
+        layers,
+        Layer(150_000.0, schedule=yarn, window=128),
+        Layer(150_000.0, schedule=yarn),
+    )
 
 
 def modernbert(layers: int) -> tuple[Layer, ...]:
     """ModernBERT, an encoder: every third layer sees everything and rotates slowly, beginning with the first.
 
-    Equation: layer ℓ = 0, 3, 6, … has θ = 160,000; the others θ = 10,000 and |n − m| ≤ 64      (modernbert; checked
-        against the released code)
+    Equation: layer ℓ = 0, 3, 6, … has θ = 160,000; the others θ = 10,000 and |n − m| ≤
+        64      (modernbert; checked against the released code)
     Shapes: → `layers` layers
 
-    Its "local attention 128" is 64 tokens on each side and the query: a window of size 65 here.
+    Its "local attention 128" is 64 tokens on each side and the query: a window of size
+    65 here.
 
     Args:
         layers: number of layers.
 
     Raises:
-        TypeError, ValueError: `layers` is no int of at least 1.
+        TypeError, ValueError: `layers` is not an integer ≥ 1.
 
     Source: modernbert
     Chapter: 18
@@ -283,7 +298,8 @@ def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
     Equation: R_m → 1 in every layer      (gelberg2026)
     Shapes: a plan → a plan
 
-    Only the plan: without the recalibration, at the trained length, the model is lost. Windows and chunks stay.
+    Only the plan: without the recalibration, at the trained length, the model is lost.
+    Windows and chunks stay.
 
     Args:
         plan: the layers of a model that was trained with rotations.
@@ -294,7 +310,9 @@ def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
     Source: gelberg2026
     Chapter: 18
     """
-    if not isinstance(plan, tuple) or not all(isinstance(layer, Layer) for layer in plan):
+    if not isinstance(plan, tuple) or not all(
+        isinstance(layer, Layer) for layer in plan
+    ):
         raise TypeError(f"plan must be a tuple of layers, got {plan!r}")
     if all(layer.base is None for layer in plan):
         raise ValueError("plan must have a layer with a rotation, got none")

@@ -1,8 +1,10 @@
 """Place 0 for text with images, video and sound: positions (time, height, width) of every token, for M-RoPE and kin.
 
-A sequence is described by its blocks: an int is a run of text tokens, `Vision` an image or a video, `AudioVideo` a
-video with its sound. Markers around a block (<|vision_start|> and the like) are text, and so is sound alone. Positions
-have the axes last, (T, 3), where transformers puts them first. They are built on the CPU, once a prompt.
+A sequence is described by its blocks: an int is a run of text tokens, `Vision` an image
+or a video, `AudioVideo` a video with its sound. Markers around a block
+(<|vision_start|> and the like) are text, and so is sound alone. Positions have the axes
+last, (T, 3), where transformers puts them first. They are built on the CPU, once a
+prompt.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from posenc_lib import _checks
+from posenc_lib._torch import values_known
 from posenc_lib.positions import grid
 
 RULES = ("maximum", "longest side")
@@ -23,15 +26,16 @@ class Vision(NamedTuple):
     """An image or a video in a prompt: frames × height × width tokens, after patches are merged.
 
     Equation: tokens = T · H · W,  t_f = trunc(f · step) for frame f
-    Shapes: none
 
     Args:
         frames: T, after the temporal merge; 1 for an image.
         height: rows H of tokens: rows of patches over the merge size.
         width: columns W.
-        step: positions from one frame to the next. 1 in Qwen2-VL; in Qwen2.5-VL `tokens_per_second` × seconds per
-            frame, in Qwen2.5-Omni 25 × seconds per frame; VideoRoPE's δ. For Qwen2.5-VL transformers 4 cuts the seconds
-            to an integer first (0.5 → 0), transformers 5 does not; `tokens_per_second * int(seconds)` is the former.
+        step: positions from one frame to the next. 1 in Qwen2-VL; in Qwen2.5-VL
+            `tokens_per_second` × seconds per frame, in Qwen2.5-Omni 25 × seconds per
+            frame; VideoRoPE's δ. For Qwen2.5-VL transformers 4 cuts the seconds to an
+            integer first (0.5 → 0), transformers 5 does not; `tokens_per_second *
+            int(seconds)` is the former.
 
     Source: qwen2-vl, qwen2.5-vl
     Chapter: 15
@@ -47,7 +51,6 @@ class AudioVideo(NamedTuple):
     """A video and its sound, cut into chunks of equal time that take turns, with two markers before and two after.
 
     Equation: tokens = 2 + T · H · W + audio + 2
-    Shapes: none
 
     Args:
         video: the video; its `step` is 25 × seconds per frame.
@@ -77,13 +80,15 @@ def equal_axes(positions: Tensor, axes: int = 3) -> Tensor:
         axes: number of axes, at least 1.
 
     Raises:
-        TypeError, ValueError: positions of another dtype; `axes` is no int of at least 1.
+        TypeError, ValueError: positions of another dtype; `axes` is not an integer ≥ 1.
 
     Source: qwen2-vl
     Chapter: 15
     """
     _checks.whole_number("axes", axes, least=1)
-    return torch.stack([_checks.position_tensor("positions", positions)] * axes, -1)  # each axis may be changed alone
+    return torch.stack(
+        [_checks.position_tensor("positions", positions)] * axes, -1
+    )  # each axis may be changed alone
 
 
 def mrope_positions(
@@ -95,14 +100,15 @@ def mrope_positions(
 ) -> Tensor:
     """Positions of a prompt for M-RoPE and TMRoPE: text counts on all axes, vision on its own three.
 
-    Equation: text: (p, p, p), p = s, s+1, …;  vision: s + (trunc(f · step), row, column), the column fastest;
-        after vision s ← max + 1 ("maximum") or s + max(H, W) ("longest side")      (qwen2-vl §2.1; checked against the
-        released code)
+    Equation: text: (p, p, p), p = s, s+1, …;  vision: s + (trunc(f · step), row,
+        column), the column fastest; after vision s ← max + 1 ("maximum") or s + max(H,
+        W) ("longest side")      (qwen2-vl §2.1; checked against the released code)
     Shapes: → (T, 3), int64
 
-    "maximum" is the papers' rule and transformers 4's. transformers 5 has "longest side": the same for images, but text
-    after a video with more temporal positions than rows and columns then overlaps the video's. f · step is a product in
-    float64; the released code has float32, which can differ where the product falls on an integer.
+    "maximum" is the papers' rule and transformers 4's. transformers 5 has "longest
+    side": the same for images, but text after a video with more temporal positions than
+    rows and columns then overlaps the video's. f · step is a product in float64; the
+    released code has float32, which can differ where the product falls on an integer.
 
     Args:
         blocks: the prompt, as described in this module's first lines.
@@ -111,8 +117,8 @@ def mrope_positions(
         device: where the result is.
 
     Raises:
-        TypeError, ValueError: no blocks; a block of another kind, or with a size that is no int of at least 1; an
-            unknown rule.
+        TypeError, ValueError: no blocks; a block of another kind, or with a size that
+            is not an integer ≥ 1; an unknown rule.
 
     Source: qwen2-vl, qwen2.5-vl, xu2025
     Chapter: 15
@@ -123,7 +129,11 @@ def mrope_positions(
     for block in _blocks(blocks):
         if isinstance(block, Vision):
             part = vision_block(block, place)
-            place = place + max(block.height, block.width) if following == "longest side" else int(part.max()) + 1
+            place = (
+                place + max(block.height, block.width)
+                if following == "longest side"
+                else int(part.max()) + 1
+            )
         elif isinstance(block, AudioVideo):
             part = audio_video_block(block, place)
             place = int(part[-1, 0]) + 1
@@ -152,7 +162,9 @@ def vision_block(vision: Vision, start: int = 0) -> Tensor:
     """
     _checks.whole_number("start", start, least=0)
     _check_vision("vision", vision)
-    frame = torch.tensor([int(f * vision.step) for f in range(vision.frames)], device="cpu")
+    frame = torch.tensor(
+        [int(f * vision.step) for f in range(vision.frames)], device="cpu"
+    )
     at = grid((vision.frames, vision.height, vision.width), device="cpu")
     return start + torch.cat((frame[at[:, :1]], at[:, 1:]), -1)
 
@@ -160,15 +172,18 @@ def vision_block(vision: Vision, start: int = 0) -> Tensor:
 def audio_video_block(block: AudioVideo, start: int = 0) -> Tensor:
     """Positions of a video and its sound on one clock, chunk by chunk: TMRoPE's interleaving.
 
-    Equation: both opening markers at s; video s + 1 + (trunc(f · step), row, column), audio s + 1 + i on all axes; the
-        first chunk of the video, the first of the audio, the second of the video, …; both closing markers at
-        (maximum of the last piece) + 1      (xu2025; checked against the released code)
+    Equation: both opening markers at s; video s + 1 + (trunc(f · step), row, column),
+        audio s + 1 + i on all axes; the first chunk of the video, the first of the
+        audio, the second of the video, …; both closing markers at (maximum of the last
+        piece) + 1      (xu2025; checked against the released code)
     Shapes: → (2 + T·H·W + audio + 2, 3), int64, on the CPU
 
-    A chunk ends before the first token that is at c · chunk or later, c = 1, 2, …, but one token ends one chunk only: a
-    video with less than one frame a chunk gets pieces of single tokens. The processor of the released model orders the
-    tokens so, hence the positions must follow. The closing markers look at the last piece, not at all: sound that ends
-    before the video in the last chunk leaves them below the video's last positions.
+    A chunk ends before the first token that is at c · chunk or later, c = 1, 2, …, but
+    one token ends one chunk only: a video with less than one frame a chunk gets pieces
+    of single tokens. The processor of the released model orders the tokens so, hence
+    the positions must follow. The closing markers look at the last piece, not at all:
+    sound that ends before the video in the last chunk leaves them below the video's
+    last positions.
 
     Args:
         block: video, sound and chunk.
@@ -187,7 +202,9 @@ def audio_video_block(block: AudioVideo, start: int = 0) -> Tensor:
     chunks = [_chunks(part, start + 1, block.chunk) for part in (video, audio)]
     for turn in range(max(len(chunk) for chunk in chunks)):
         pieces += [chunk[turn] for chunk in chunks if turn < len(chunk)]
-    return torch.cat((*pieces, torch.full((2, 3), int(pieces[-1].max()) + 1, device="cpu")))
+    return torch.cat(
+        (*pieces, torch.full((2, 3), int(pieces[-1].max()) + 1, device="cpu"))
+    )
 
 
 def timestamped(video: Vision, text: Sequence[int]) -> list[Block]:
@@ -196,23 +213,33 @@ def timestamped(video: Vision, text: Sequence[int]) -> list[Block]:
     Equation: (T, H, W) → n_1, (1, H, W), n_2, (1, H, W), …
     Shapes: none; blocks for `mrope_positions`
 
-    Time is then in the words, and the temporal axis constant within a frame: both rules of `mrope_positions` agree.
+    Time is then in the words, and the temporal axis constant within a frame: both rules
+    of `mrope_positions` agree.
 
     Args:
         video: the video; its step is not used.
-        text: tokens before each frame: the previous frame's end marker, the timestamp, the start marker.
+        text: tokens before each frame: the previous frame's end marker, the timestamp,
+            the start marker.
 
     Raises:
-        TypeError, ValueError: as `mrope_positions`; `text` has not one number for each frame.
+        TypeError, ValueError: as `mrope_positions`; `text` has not one number for each
+            frame.
 
     Source: qwen3-vl
     Chapter: 15
     """
     _check_vision("video", video)
-    if len(_checks.listed("text", text)) != video.frames:
-        raise ValueError(f"text must have one number for each of the {video.frames} frames, got {len(text)}")
+    if len(_checks.sequence("text", text)) != video.frames:
+        raise ValueError(
+            f"text must have one number for each of the {video.frames} frames, got "
+            f"{len(text)}"
+        )
     frame = Vision(1, video.height, video.width)
-    return [block for f, n in enumerate(text) for block in (_checks.whole_number(f"text[{f}]", n, least=1), frame)]
+    return [
+        block
+        for f, n in enumerate(text)
+        for block in (_checks.whole_number(f"text[{f}]", n, least=1), frame)
+    ]
 
 
 def videorope_positions(
@@ -223,9 +250,9 @@ def videorope_positions(
 ) -> Tensor:
     """Positions of a prompt for VideoRoPE: each frame is centred on the diagonal that text runs along.
 
-    Equation: vision: τ = s + δ f,  p = (τ, τ + row − ⌊(H−1)/2⌋, τ + column − ⌊(W−1)/2⌋);  text as in `mrope_positions`;
-        after a block s ← (its last τ) + 1      (wei2025; checked against the released code, the paper's text was not
-        at hand)
+    Equation: vision: τ = s + δ f,  p = (τ, τ + row − ⌊(H−1)/2⌋, τ + column −
+        ⌊(W−1)/2⌋);  text as in `mrope_positions`; after a block s ← (its last τ) + 1
+        (wei2025; checked against the released code, the paper's text was not at hand)
     Shapes: → (T, 3)
 
     Args:
@@ -234,7 +261,8 @@ def videorope_positions(
         device: where the result is.
 
     Raises:
-        TypeError, ValueError: as `mrope_positions`; a block of audio; a dtype with 16 bits.
+        TypeError, ValueError: as `mrope_positions`; a block of audio; a dtype with 16
+            bits.
 
     Source: wei2025
     Chapter: 17
@@ -244,15 +272,25 @@ def videorope_positions(
     place, parts = 0.0, []
     for number, block in enumerate(_blocks(blocks)):
         if isinstance(block, AudioVideo):
-            raise TypeError(f"blocks[{number}] must be an int or a Vision, got {block!r}")
+            raise TypeError(
+                f"blocks[{number}] must be an int or a Vision, got {block!r}"
+            )
         if isinstance(block, Vision):
-            at = grid((block.frames, block.height, block.width), device="cpu").to(torch.float64)
+            at = grid((block.frames, block.height, block.width), device="cpu").to(
+                torch.float64
+            )
             tau = place + at[:, :1] * block.step  # (T·H·W, 1)
-            middle = torch.tensor([(block.height - 1) // 2, (block.width - 1) // 2], device="cpu")
+            middle = torch.tensor(
+                [(block.height - 1) // 2, (block.width - 1) // 2], device="cpu"
+            )
             parts.append(torch.cat((tau, tau + at[:, 1:] - middle), -1))
             place += block.step * (block.frames - 1) + 1
         else:
-            parts.append(equal_axes(place + torch.arange(block, dtype=torch.float64, device="cpu")))
+            parts.append(
+                equal_axes(
+                    place + torch.arange(block, dtype=torch.float64, device="cpu")
+                )
+            )
             place += block
     return torch.cat(parts).to(dtype).to(device)
 
@@ -260,7 +298,8 @@ def videorope_positions(
 def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Tensor:
     """A padded batch: the positions of each prompt are put where its tokens are.
 
-    Equation: p_{b,t} = the next position of row b where mask is True, and `padding` elsewhere
+    Equation: p_{b,t} = the next position of row b where mask is True, and `padding`
+        elsewhere
     Shapes: rows (T_b, axes), mask (B, T) → (B, T, axes)
 
     Args:
@@ -269,7 +308,8 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
         padding: what padding slots get; keys there are masked, so any position does.
 
     Raises:
-        TypeError, ValueError: `mask` is no (B, T) tensor of two values; rows of another number, length or shape.
+        TypeError, ValueError: `mask` is no (B, T) tensor of two values; rows of another
+            number, length or shape.
 
     Source: qwen2-vl
     Chapter: 15
@@ -278,12 +318,19 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
         raise TypeError(f"padding must be an int, got {padding!r}")
     real = _checks.token_mask("mask", mask)
     counts = real.sum(-1).tolist()
-    if len(_checks.listed("rows", rows)) != len(counts):
-        raise ValueError(f"rows must have one entry for each of the {len(counts)} rows of mask, got {len(rows)}")
+    if len(_checks.sequence("rows", rows)) != len(counts):
+        raise ValueError(
+            f"rows must have one entry for each of the {len(counts)} rows of mask, got "
+            f"{len(rows)}"
+        )
     for b, (row, count) in enumerate(zip(rows, counts, strict=True)):
-        if _checks.position_tensor(f"rows[{b}]", row).dim() != 2 or row.shape != (count, rows[0].shape[-1]):
+        if _checks.position_tensor(f"rows[{b}]", row).dim() != 2 or row.shape != (
+            count,
+            rows[0].shape[-1],
+        ):
             raise ValueError(
-                f"rows[{b}] must have shape ({count}, axes), one position for each True in mask and as many axes as "
+                f"rows[{b}] must have shape ({count}, axes), one position for each "
+                "True in mask and as many axes as "
                 f"the other rows; got {tuple(row.shape)}"
             )
     flat = torch.cat(list(rows)).to(mask.device)
@@ -292,22 +339,31 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
     return out
 
 
-def next_positions(positions: Tensor, steps: int = 1, *, mask: Tensor | None = None, axis: int | None = None) -> Tensor:
+def next_positions(
+    positions: Tensor,
+    steps: int = 1,
+    *,
+    mask: Tensor | None = None,
+    axis: int | None = None,
+) -> Tensor:
     """Positions of the next decoding steps: text goes on after the largest position, not after the number of tokens.
 
     Equation: p_s = max over real tokens and axes + 1 + s on all axes,  s = 0 … steps−1
-        (checked against the released code, whose `rope_delta` is this maximum + 1 − the number of real tokens)
-    Shapes: positions (T, axes) → (steps, axes);  (B, T, axes) with mask (B, T) → (B, steps, axes)
+        (checked against the released code, whose `rope_delta` is this maximum + 1 − the
+        number of real tokens)
+    Shapes: positions (T, axes) → (steps, axes);  (B, T, axes) with mask (B, T) → (B,
+        steps, axes)
 
     Args:
         positions: of the prompt.
         steps: how many tokens follow, at least 1: more than one for drafted tokens.
         mask: (B, T) as in `place_rows`; all tokens are real by default.
-        axis: the one axis whose maximum counts, as in VideoRoPE (0, time); all axes by default.
+        axis: the one axis whose maximum counts, as in VideoRoPE (0, time); all axes by
+            default.
 
     Raises:
-        TypeError, ValueError: positions or mask of another shape; a row of padding alone; `steps` is no int of at least
-            1; no such axis.
+        TypeError, ValueError: positions or mask of another shape; a row of padding
+            alone; `steps` is no int of at least 1; no such axis.
 
     Source: qwen2-vl, wei2025
     Chapter: 15
@@ -315,19 +371,30 @@ def next_positions(positions: Tensor, steps: int = 1, *, mask: Tensor | None = N
     _checks.whole_number("steps", steps, least=1)
     at = _checks.position_tensor("positions", positions)
     if at.dim() not in (2, 3):
-        raise ValueError(f"positions must have shape (T, axes) or (B, T, axes), got {tuple(at.shape)}")
+        raise ValueError(
+            "positions must have shape (T, axes) or (B, T, axes), got "
+            f"{tuple(at.shape)}"
+        )
     axes = at.shape[-1]
     if axis is not None:
         if not 0 <= _checks.whole_number("axis", axis, least=0) < axes:
-            raise ValueError(f"axis must be below the {axes} axes of positions, got {axis}")
+            raise ValueError(
+                f"axis must be below the {axes} axes of positions, got {axis}"
+            )
         at = at[..., axis : axis + 1]
     largest = at.amax(-1)  # (T,) or (B, T)
     if mask is not None:
         real = _checks.token_mask("mask", mask)
         if real.shape != largest.shape:
-            raise ValueError(f"mask must have shape (B, T) = {tuple(largest.shape)}, got {tuple(real.shape)}")
-        if _checks.readable(real) and not bool(real.any(-1).all()):
-            raise ValueError("mask must have a token in every row, got a row of padding, after which nothing follows")
+            raise ValueError(
+                f"mask must have shape (B, T) = {tuple(largest.shape)}, got "
+                f"{tuple(real.shape)}"
+            )
+        if values_known(real) and not bool(real.any(-1).all()):
+            raise ValueError(
+                "mask must have a token in every row, got a row of padding, after "
+                "which nothing follows"
+            )
         largest = torch.where(real, largest, largest.amin())
     ahead = 1 + torch.arange(steps, device=at.device)
     return equal_axes(largest.amax(-1, keepdim=True) + ahead, axes)
@@ -337,7 +404,7 @@ def next_positions(positions: Tensor, steps: int = 1, *, mask: Tensor | None = N
 
 
 def _blocks(blocks: Sequence[Block]) -> Sequence[Block]:
-    if len(_checks.listed("blocks", blocks)) == 0:
+    if len(_checks.sequence("blocks", blocks)) == 0:
         raise ValueError("blocks must describe at least one token, got none")
     for number, block in enumerate(blocks):
         name = f"blocks[{number}]"
@@ -346,7 +413,10 @@ def _blocks(blocks: Sequence[Block]) -> Sequence[Block]:
         elif isinstance(block, AudioVideo):
             _check_audio_video(name, block)
         elif isinstance(block, bool) or not isinstance(block, int):
-            raise TypeError(f"{name} must be an int (tokens of text), a Vision or an AudioVideo, got {block!r}")
+            raise TypeError(
+                f"{name} must be an int (tokens of text), a Vision or an AudioVideo, "
+                f"got {block!r}"
+            )
         else:
             _checks.whole_number(name, block, least=1)
     return blocks
@@ -354,16 +424,22 @@ def _blocks(blocks: Sequence[Block]) -> Sequence[Block]:
 
 def _check_vision(name: str, value: Vision) -> None:
     if not isinstance(value, Vision):
-        raise TypeError(f"{name} must be a Vision(frames, height, width, step), got {value!r}")
+        raise TypeError(
+            f"{name} must be a Vision(frames, height, width, step), got {value!r}"
+        )
     for field in ("frames", "height", "width"):
         _checks.whole_number(f"{name}.{field}", getattr(value, field), least=1)
-    if value.step != 0:  # frames at one position: transformers 4 made them of half seconds
+    if (
+        value.step != 0
+    ):  # frames at one position: transformers 4 made them of half seconds
         _checks.positive(f"{name}.step", value.step)
 
 
 def _check_audio_video(name: str, value: AudioVideo) -> None:
     if not isinstance(value, AudioVideo):
-        raise TypeError(f"{name} must be an AudioVideo(video, audio, chunk), got {value!r}")
+        raise TypeError(
+            f"{name} must be an AudioVideo(video, audio, chunk), got {value!r}"
+        )
     _check_vision(f"{name}.video", value.video)
     _checks.whole_number(f"{name}.audio", value.audio, least=1)
     _checks.whole_number(f"{name}.chunk", value.chunk, least=1)
@@ -375,4 +451,6 @@ def _chunks(positions: Tensor, start: int, chunk: int) -> list[Tensor]:
         if time - start >= number * chunk:
             cuts.append(index)
             number += 1
-    return [positions[a:b] for a, b in zip(cuts, [*cuts[1:], len(positions)], strict=True)]
+    return [
+        positions[a:b] for a, b in zip(cuts, [*cuts[1:], len(positions)], strict=True)
+    ]

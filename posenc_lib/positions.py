@@ -1,7 +1,8 @@
 """Place 0: which position does a token have?
 
-Every encoding in this library takes positions as an argument and never reads them off a tensor's shape. A cache, left
-padding and packed documents are then nothing special: they are other position tensors, and this module makes them.
+Every encoding in this library takes positions as an argument and never reads them off a
+tensor's shape. A cache, left padding and packed documents are then nothing special:
+they are other position tensors, and this module makes them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor
 
 from posenc_lib import _checks
+from posenc_lib._trees import ancestors
 
 
-def arange(length: int, offset: int = 0, *, device: torch.device | str | None = None) -> Tensor:
+def arange(
+    length: int, offset: int = 0, *, device: torch.device | str | None = None
+) -> Tensor:
     """Consecutive positions, counted from `offset`.
 
     Equation: p_t = offset + t,  t = 0 … T−1
@@ -23,7 +27,8 @@ def arange(length: int, offset: int = 0, *, device: torch.device | str | None = 
 
     Args:
         length: number of tokens T, at least 1.
-        offset: position of the first token: with a key-value cache, the number of tokens already in it. At least 0.
+        offset: position of the first token: with a key-value cache, the number of
+            tokens already in it. At least 0.
         device: where the tensor is made.
 
     Raises:
@@ -39,16 +44,20 @@ def arange(length: int, offset: int = 0, *, device: torch.device | str | None = 
 def from_mask(mask: Tensor, *, first: int = 0, padding: int = 0) -> Tensor:
     """Positions in a padded batch: the real tokens of each row are counted, padding is not.
 
-    Equation: p_t = first + Σ_{s≤t} mask_s − 1 where mask_t is True, and `padding` elsewhere
+    Equation: p_t = first + Σ_{s≤t} mask_s − 1 where mask_t is True, and `padding`
+        elsewhere
     Shapes: mask (B, T) → (B, T), int64
 
     Args:
         mask: (B, T), True (or 1) for a token, False (or 0) for padding on either side.
-        first: position of the first real token. RoBERTa and fairseq tables begin at padding_idx + 1, OPT's at 2.
-        padding: what padding slots get. It must be a valid row of a learned table, so −1 is not the default.
+        first: position of the first real token. RoBERTa and fairseq tables begin at
+            padding_idx + 1, OPT's at 2.
+        padding: what padding slots get. It must be a valid row of a learned table, so
+            −1 is not the default.
 
     Raises:
-        TypeError, ValueError: `mask` is no (B, T) tensor of two values; `first` or `padding` is no int of at least 0.
+        TypeError, ValueError: `mask` is no (B, T) tensor of two values; `first` or
+            `padding` is not an integer ≥ 0.
 
     Chapter: notation
     """
@@ -71,7 +80,7 @@ def after_mask(mask: Tensor, steps: int = 1, *, first: int = 0) -> Tensor:
         first: position of the first real token, as in `from_mask`.
 
     Raises:
-        TypeError, ValueError: as `from_mask`; `steps` is no int of at least 1.
+        TypeError, ValueError: as `from_mask`; `steps` is not an integer ≥ 1.
 
     Chapter: notation
     """
@@ -83,22 +92,31 @@ def after_mask(mask: Tensor, steps: int = 1, *, first: int = 0) -> Tensor:
 
 def _lengths(lengths: Sequence[int]) -> list[int]:
     if isinstance(lengths, Tensor):
-        raise TypeError("lengths must be a list of ints (a size can't depend on tensor values); use lengths.tolist()")
+        raise TypeError(
+            "lengths must be a list of ints (a size can't depend on tensor values); "
+            "use lengths.tolist()"
+        )
     if not isinstance(lengths, Sequence) or isinstance(lengths, str):
         raise TypeError(f"lengths must be a list of ints, got {lengths!r}")
     if len(lengths) == 0:
         raise ValueError("lengths must name at least one document, got none")
-    return [_checks.whole_number(f"lengths[{i}]", length, least=1) for i, length in enumerate(lengths)]
+    return [
+        _checks.whole_number(f"lengths[{i}]", length, least=1)
+        for i, length in enumerate(lengths)
+    ]
 
 
-def packed(lengths: Sequence[int], *, device: torch.device | str | None = None) -> Tensor:
+def packed(
+    lengths: Sequence[int], *, device: torch.device | str | None = None
+) -> Tensor:
     """Positions of documents packed into one row: each document starts at 0 again.
 
     Equation: p_t = t − (start of the document that holds t)
     Shapes: → (Σ lengths,), int64
 
     Args:
-        lengths: the documents' lengths, each at least 1. From cumulative boundaries: their differences.
+        lengths: the documents' lengths, each at least 1. From cumulative boundaries:
+            their differences.
         device: where the tensor is made.
 
     Raises:
@@ -106,11 +124,15 @@ def packed(lengths: Sequence[int], *, device: torch.device | str | None = None) 
 
     Chapter: notation
     """
-    return torch.cat([torch.arange(length, device=device) for length in _lengths(lengths)])
+    return torch.cat(
+        [torch.arange(length, device=device) for length in _lengths(lengths)]
+    )
 
 
-def documents(lengths: Sequence[int], *, device: torch.device | str | None = None) -> Tensor:
-    """The number of the document that each packed token belongs to, for `attention.same_document`.
+def segment_ids(
+    lengths: Sequence[int], *, device: torch.device | str | None = None
+) -> Tensor:
+    """The number of the document that each packed token belongs to, for `attention.same_segment`.
 
     Equation: s_t = number of documents that end at or before t
     Shapes: → (Σ lengths,), int64
@@ -124,47 +146,62 @@ def documents(lengths: Sequence[int], *, device: torch.device | str | None = Non
 
     Chapter: notation
     """
-    return torch.cat([torch.full((length,), i, device=device) for i, length in enumerate(_lengths(lengths))])
+    return torch.cat(
+        [
+            torch.full((length,), i, device=device)
+            for i, length in enumerate(_lengths(lengths))
+        ]
+    )
 
 
 def relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """Relative positions, key minus query: negative in the past, positive in the future.
 
     Equation: r_mn = n − m
-    Shapes: (Tq,), (Tk,) → (Tq, Tk); with a batch on either side, (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk); with a batch on either side, (B, Tq), (B, Tk) → (B,
+        1, Tq, Tk)
 
     Args:
-        q_positions: positions m of the queries, (Tq,) or (B, Tq), integers, float32 or float64.
+        q_positions: positions m of the queries, (Tq,) or (B, Tq), integers, float32 or
+            float64.
         k_positions: positions n of the keys, (Tk,) or (B, Tk).
 
     Raises:
-        TypeError, ValueError: positions of another dtype or shape; two batches of different size.
+        TypeError, ValueError: positions of another dtype or shape; two batches of
+            different size.
 
     Chapter: notation
     """
-    m, n = _checks.crossed("q_positions", q_positions, "k_positions", k_positions)
+    m, n = _checks.pair_positions(
+        "q_positions", q_positions, "k_positions", k_positions
+    )
     return n - m
 
 
 # ---- grids
 
 
-def grid(sizes: Sequence[int], *, first: int = 0, device: torch.device | str | None = None) -> Tensor:
+def grid(
+    sizes: Sequence[int], *, first: int = 0, device: torch.device | str | None = None
+) -> Tensor:
     """Coordinates on a grid, in the order of the tokens: the last axis runs fastest (row-major).
 
     Equation: p_t = first + (⌊t/W⌋, t mod W) on H × W, and so on for more axes
     Shapes: → (Π sizes, axes), int64
 
-    Row and column, in this order. Models whose first axis is the column (x) take `grid(sizes).flip(-1)`, which keeps
-    the order of the tokens: the two differ on images that are not square. Llama 4 counts from 1.
+    Row and column, in this order. Models whose first axis is the column (x) take
+    `grid(sizes).flip(-1)`, which keeps the order of the tokens: the two differ on
+    images that are not square. Llama 4 counts from 1.
 
     Args:
-        sizes: length of each axis, each at least 1: (height, width) or (frames, height, width).
+        sizes: length of each axis, each at least 1: (height, width) or (frames, height,
+            width).
         first: coordinate of the first token on every axis, at least 0.
         device: where the tensor is made.
 
     Raises:
-        TypeError, ValueError: a size that is no int of at least 1, or none; `first` below 0.
+        TypeError, ValueError: a size that is not an integer ≥ 1, or none; `first` below
+            0.
 
     Chapter: 17
     """
@@ -172,10 +209,13 @@ def grid(sizes: Sequence[int], *, first: int = 0, device: torch.device | str | N
     return _grid(_sizes("sizes", sizes), device) + first
 
 
-def merged_grid(height: int, width: int, merge: int, *, device: torch.device | str | None = None) -> Tensor:
+def merged_grid(
+    height: int, width: int, merge: int, *, device: torch.device | str | None = None
+) -> Tensor:
     """Rows and columns in Qwen2-VL's order: block by block, so that patches that are merged later are neighbours.
 
-    Equation: p = (m·B_row + b_row, m·B_column + b_column) over blocks (B_row, B_column), then within each, row-major
+    Equation: p = (m·B_row + b_row, m·B_column + b_column) over blocks (B_row,
+        B_column), then within each, row-major
     Shapes: → (H·W, 2), int64
 
     Args:
@@ -185,7 +225,8 @@ def merged_grid(height: int, width: int, merge: int, *, device: torch.device | s
         device: where the tensor is made.
 
     Raises:
-        TypeError, ValueError: a size that is no int of at least 1, or no multiple of `merge`.
+        TypeError, ValueError: a size that is not an integer ≥ 1, or no multiple of
+            `merge`.
 
     Source: qwen2-vl
     Chapter: 15
@@ -193,7 +234,9 @@ def merged_grid(height: int, width: int, merge: int, *, device: torch.device | s
     _checks.whole_number("merge", merge, least=1)
     for name, size in (("height", height), ("width", width)):
         if _checks.whole_number(name, size, least=1) % merge:
-            raise ValueError(f"{name} must be a multiple of merge = {merge}, got {size}")
+            raise ValueError(
+                f"{name} must be a multiple of merge = {merge}, got {size}"
+            )
     block = _grid([height // merge, width // merge, merge, merge], device)
     return block[:, :2] * merge + block[:, 2:]
 
@@ -208,7 +251,8 @@ def resized_grid(
 ) -> Tensor:
     """A grid squeezed or stretched to the extent of the grid of training, as EVA-02 does for other image sizes.
 
-    Equation: p_a = (i_a + offset) · R_a / N_a      (checked against the released code of timm)
+    Equation: p_a = (i_a + offset) · R_a / N_a      (checked against the released code
+        of timm)
     Shapes: → (Π sizes, axes)
 
     Args:
@@ -219,25 +263,32 @@ def resized_grid(
         device: where they are.
 
     Raises:
-        TypeError, ValueError: sizes as in `grid`; a reference of another number of axes; a dtype with 16 bits.
+        TypeError, ValueError: sizes as in `grid`; a reference of another number of
+            axes; a dtype with 16 bits.
 
     Source: fang2023
     Chapter: 17
     """
     lengths, trained = _sizes("sizes", sizes), _sizes("reference", reference)
     if len(trained) != len(lengths):
-        raise ValueError(f"reference must have {len(lengths)} axes as sizes has, got {len(trained)}")
+        raise ValueError(
+            f"reference must have {len(lengths)} axes as sizes has, got {len(trained)}"
+        )
     _checks.finite("offset", offset)
     at = _grid(lengths, "cpu").to(torch.float64) + offset
     return _coordinates(at * _row(trained) / _row(lengths), dtype, device)
 
 
 def centred_grid(
-    sizes: Sequence[int], *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+    sizes: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
 ) -> Tensor:
     """Centres of the patches in (−1, 1) on every axis, as in DINOv3: an image has the same extent at any resolution.
 
-    Equation: p_a = 2 (i_a + ½)/N_a − 1      (checked against the released code, each axis normalised by itself)
+    Equation: p_a = 2 (i_a + ½)/N_a − 1      (checked against the released code, each
+        axis normalised by itself)
     Shapes: → (Π sizes, axes)
 
     Args:
@@ -257,11 +308,15 @@ def centred_grid(
 
 
 def spanning_grid(
-    sizes: Sequence[int], *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+    sizes: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
 ) -> Tensor:
     """Coordinates from −1 to 1 on every axis, both ends included.
 
-    Equation: p_a = 2 i_a/(N_a − 1) − 1, and −1 on an axis of length 1      (checked against the released code of timm)
+    Equation: p_a = 2 i_a/(N_a − 1) − 1, and −1 on an axis of length 1      (checked
+        against the released code of timm)
     Shapes: → (Π sizes, axes)
 
     Args:
@@ -276,7 +331,9 @@ def spanning_grid(
     """
     lengths = _sizes("sizes", sizes)
     at = _grid(lengths, "cpu").to(torch.float64)
-    return _coordinates(2 * at / _row([max(length - 1, 1) for length in lengths]) - 1, dtype, device)
+    return _coordinates(
+        2 * at / _row([max(length - 1, 1) for length in lengths]) - 1, dtype, device
+    )
 
 
 def jittered(
@@ -289,8 +346,8 @@ def jittered(
 ) -> Tensor:
     """Coordinates moved and stretched at random, as DINOv3 trains with; one draw for all tokens.
 
-    Equation: p_a ← (p_a + u_a) e^{v_a} e^w,  u_a ∈ [−s, s],  v_a ∈ [−ln j, ln j],  w ∈ [−ln r, ln r], all uniform
-        (checked against the released code)
+    Equation: p_a ← (p_a + u_a) e^{v_a} e^w,  u_a ∈ [−s, s],  v_a ∈ [−ln j, ln j],  w ∈
+        [−ln r, ln r], all uniform (checked against the released code)
     Shapes: (..., axes) → (..., axes)
 
     Class tokens stay at 0: join them afterwards.
@@ -309,35 +366,53 @@ def jittered(
     Chapter: 17
     """
     if not _checks.position_tensor("coordinates", coordinates).is_floating_point():
-        raise TypeError(f"coordinates must be float32 or float64, got {coordinates.dtype}")
-    for name, value, least in (("shift", shift, 0.0), ("jitter", jitter, 1.0), ("rescale", rescale, 1.0)):
+        raise TypeError(
+            f"coordinates must be float32 or float64, got {coordinates.dtype}"
+        )
+    for name, value, least in (
+        ("shift", shift, 0.0),
+        ("jitter", jitter, 1.0),
+        ("rescale", rescale, 1.0),
+    ):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number, got {value!r}")
         if not least <= value < float("inf"):
-            raise ValueError(f"{name} must be finite and at least {least:g}, got {value}")
+            raise ValueError(
+                f"{name} must be finite and at least {least:g}, got {value}"
+            )
 
-    _checks.source("generator", generator)
+    _checks.generator("generator", generator)
 
     def uniform(count: int, limit: float) -> Tensor:
         draw = torch.rand(count, dtype=torch.float64, device="cpu", generator=generator)
         return (2 * draw - 1) * limit
 
     axes = coordinates.shape[-1]
-    offset = uniform(axes, shift) if shift > 0 else torch.zeros(axes, dtype=torch.float64, device="cpu")
+    offset = (
+        uniform(axes, shift)
+        if shift > 0
+        else torch.zeros(axes, dtype=torch.float64, device="cpu")
+    )
     log_scale = torch.zeros(axes, dtype=torch.float64, device="cpu")
     if jitter > 1:
         log_scale = log_scale + uniform(axes, math.log(jitter))
     if rescale > 1:
         log_scale = log_scale + uniform(1, math.log(rescale))
-    moved, stretch = (x.to(coordinates.dtype).to(coordinates.device) for x in (offset, log_scale.exp()))
+    moved, stretch = (
+        x.to(coordinates.dtype).to(coordinates.device)
+        for x in (offset, log_scale.exp())
+    )
     return (coordinates + moved) * stretch
 
 
 def _sizes(name: str, sizes: Sequence[int]) -> list[int]:
-    lengths = _checks.listed(name, sizes)
+    lengths = _checks.sequence(name, sizes)
     if not lengths:
         raise ValueError(f"{name} must name the length of at least one axis, got none")
-    return [_checks.whole_number(f"{name}[{a}]", size, least=1) for a, size in enumerate(lengths)]
+    return [
+        _checks.whole_number(f"{name}[{a}]", size, least=1)
+        for a, size in enumerate(lengths)
+    ]
 
 
 def _grid(sizes: list[int], device: torch.device | str | None) -> Tensor:
@@ -349,7 +424,9 @@ def _row(values: list[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
-def _coordinates(at: Tensor, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
+def _coordinates(
+    at: Tensor, dtype: torch.dtype, device: torch.device | str | None
+) -> Tensor:
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
     return at.to(dtype).to(device)
@@ -367,11 +444,12 @@ def randomised(
 ) -> Tensor:
     """Randomised positions: an ordered sample of a longer range, so that every position is met in training.
 
-    Equation: p = sort(n positions drawn without replacement from 0 … L−1)      (ruoss2023 §3; checked against the
-        released code)
+    Equation: p = sort(n positions drawn without replacement from 0 … L−1)
+        (ruoss2023 §3; checked against the released code)
     Shapes: → (n,), int64
 
-    For any encoding. One draw serves a batch, and the released code draws anew at each evaluation too.
+    For any encoding. One draw serves a batch, and the released code draws anew at each
+    evaluation too.
 
     Args:
         length: tokens n, at least 1.
@@ -380,31 +458,39 @@ def randomised(
         device: where the result is.
 
     Raises:
-        TypeError, ValueError: `length` is no int of at least 1, `maximum` is below it.
+        TypeError, ValueError: `length` is not an integer ≥ 1, `maximum` is below it.
 
     Source: ruoss2023
     Chapter: 21
     """
-    _checks.whole_number("maximum", maximum, least=_checks.whole_number("length", length, least=1))
-    return torch.randperm(maximum, generator=generator, device="cpu")[:length].sort().values.to(device)
+    _checks.whole_number(
+        "maximum", maximum, least=_checks.whole_number("length", length, least=1)
+    )
+    return (
+        torch.randperm(maximum, generator=generator, device="cpu")[:length]
+        .sort()
+        .values.to(device)
+    )
 
 
 def abacus(digits: Tensor, *, offset: int = 0) -> Tensor:
     """Abacus positions: the place of a digit in its number, so that digits of one place share a position.
 
-    Equation: p_t = offset + 1 + (digits of the same number before t) where t is a digit, 0 elsewhere
-        (mcleish2024; checked against the released code)
+    Equation: p_t = offset + 1 + (digits of the same number before t) where t is a
+        digit, 0 elsewhere (mcleish2024; checked against the released code)
     Shapes: (B, T) → (B, T), int64
 
-    Numbers are to be written least significant digit first; only then is the place its value. A table with these rows
-    has row 0 for all that is no digit.
+    Numbers are to be written least significant digit first; only then is the place its
+    value. A table with these rows has row 0 for all that is no digit.
 
     Args:
         digits: (B, T), True (or 1) where a token is a digit.
-        offset: at least 0. In training the paper draws one a batch, from 0 … 99: then larger places are met too.
+        offset: at least 0. In training the paper draws one a batch, from 0 … 99: then
+            larger places are met too.
 
     Raises:
-        TypeError, ValueError: `digits` is no (B, T) tensor of two values; `offset` is no int of at least 0.
+        TypeError, ValueError: `digits` is no (B, T) tensor of two values; `offset` is
+            not an integer ≥ 0.
 
     Source: mcleish2024
     Chapter: 21
@@ -412,17 +498,25 @@ def abacus(digits: Tensor, *, offset: int = 0) -> Tensor:
     inside = _checks.token_mask("digits", digits)
     _checks.whole_number("offset", offset, least=0)
     count = inside.to(torch.int64).cumsum(-1)
-    before = torch.where(inside, 0, count).cummax(-1).values  # digits up to the last token that is none
+    before = (
+        torch.where(inside, 0, count).cummax(-1).values
+    )  # digits up to the last token that is none
     return torch.where(inside, count - before + offset, 0)
 
 
 def coupled_addition(
-    first: int, second: int, total: int, *, start: int = 1, device: torch.device | str | None = None
+    first: int,
+    second: int,
+    total: int,
+    *,
+    start: int = 1,
+    device: torch.device | str | None = None,
 ) -> Tensor:
     """Position coupling for "a+b=c": digits of one place value share a position, across the three numbers.
 
-    Equation: p = start + 1 + (place value, 0 for the ones); "+" and "=" are at start      (cho2024; as in the
-        released code, where the least significant digit has the least position)
+    Equation: p = start + 1 + (place value, 0 for the ones); "+" and "=" are at start
+        (cho2024; as in the released code, where the least significant digit has the
+        least position)
     Shapes: → (first + second + total + 2,), int64
 
     Operands are written most significant digit first, the sum least significant first.
@@ -430,12 +524,14 @@ def coupled_addition(
     Args:
         first: digits of a, at least 1.
         second: digits of b, at least 1.
-        total: digits of c, at least 1; the paper pads with zeros to one more than the longer operand.
+        total: digits of c, at least 1; the paper pads with zeros to one more than the
+            longer operand.
         start: at least 0; in training it is drawn at random, 0 being kept for padding.
         device: where the tensor is made.
 
     Raises:
-        TypeError, ValueError: a number of digits that is no int of at least 1; `start` below 0.
+        TypeError, ValueError: a number of digits that is not an integer ≥ 1; `start`
+            below 0.
 
     Source: cho2024
     Chapter: 21
@@ -444,34 +540,14 @@ def coupled_addition(
         _checks.whole_number(name, count, least=1)
     _checks.whole_number("start", start, least=0)
     sign = torch.full((1,), start, device=device)
-    a, b, c = (torch.arange(start + 1, start + 1 + count, device=device) for count in (first, second, total))
+    a, b, c = (
+        torch.arange(start + 1, start + 1 + count, device=device)
+        for count in (first, second, total)
+    )
     return torch.cat((a.flip(0), sign, b.flip(0), sign, c))
 
 
 # ---- trees of draft tokens
-
-
-def tree_mask(parents: Tensor, *, past: int = 0) -> Tensor:
-    """Who may attend to whom in a tree of draft tokens: each token sees its ancestors, itself and the cache.
-
-    Equation: allowed(i, j) = [j = i or j is an ancestor of i]      (miao2024; derived)
-    Shapes: (N,) → (N, past + N), boolean
-
-    Goes with positions by depth, `tree_positions`: then every path through the tree is scored as if it stood alone.
-
-    Args:
-        parents: (N,) index of each token's parent, below its own index; −1 for a root, whose parent is the cache.
-        past: tokens in the cache, which all see.
-
-    Raises:
-        TypeError, ValueError: `parents` is no vector of integers, or a parent is not in −1 … i−1; `past` below 0.
-
-    Source: miao2024
-    Chapter: 20
-    """
-    _checks.whole_number("past", past, least=0)
-    ancestors = _ancestors(parents)
-    return torch.cat((ancestors.new_ones(ancestors.shape[0], past), ancestors), -1)
 
 
 def tree_positions(parents: Tensor, *, first: int = 0) -> Tensor:
@@ -481,31 +557,14 @@ def tree_positions(parents: Tensor, *, first: int = 0) -> Tensor:
     Shapes: (N,) → (N,), int64
 
     Args:
-        parents: as in `tree_mask`.
+        parents: as in `attention.tree_mask`.
         first: position of the roots: the number of tokens before them.
 
     Raises:
-        TypeError, ValueError: as `tree_mask`.
+        TypeError, ValueError: as `attention.tree_mask`.
 
     Source: miao2024, cai2024
     Chapter: 20
     """
     _checks.whole_number("first", first, least=0)
-    return _ancestors(parents).sum(-1) - 1 + first
-
-
-def _ancestors(parents: Tensor) -> Tensor:
-    """(N, N), True where the column is the row or one of its ancestors."""
-    if not isinstance(parents, Tensor) or parents.is_floating_point() or parents.is_complex():
-        kind = getattr(parents, "dtype", type(parents).__name__)
-        raise TypeError(f"parents must be a tensor of integers, got {kind}")
-    if parents.dim() != 1 or parents.shape[0] == 0:
-        raise ValueError(f"parents must have shape (N,) with at least one token, got {tuple(parents.shape)}")
-    index = torch.arange(parents.shape[0], device=parents.device)
-    if _checks.readable(parents) and not bool(((parents >= -1) & (parents < index)).all()):
-        raise ValueError(f"parents must be −1 for a root, or an index before the token's own; got {parents.tolist()}")
-    # Each squaring doubles the number of generations that are seen; the matrix counts paths, at most one.
-    seen = ((index[:, None] == index) | (parents[:, None] == index)).to(torch.float32)
-    for _ in range(parents.shape[0].bit_length()):
-        seen = (seen @ seen > 0).to(torch.float32)
-    return seen > 0
+    return ancestors(parents).sum(-1) - 1 + first

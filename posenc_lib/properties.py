@@ -1,7 +1,8 @@
 """Probes: each measures how far an encoding is from a property that it should have, as one number.
 
-A probe returns the largest absolute error it saw. Tests compare it with rounding, chapters print it. The tensors are
-given by the caller, so that nothing is drawn in secret; float64 tensors make the sharpest probes.
+A probe returns the largest absolute error it saw. Tests compare it with rounding,
+chapters print it. The tensors are given by the caller, so that nothing is drawn in
+secret; float64 tensors make the sharpest probes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,76 @@ import torch
 from torch import Tensor
 
 from posenc_lib import _checks
-from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document
-from posenc_lib.positions import arange, documents, from_mask, packed
+from posenc_lib.attention import (
+    attention,
+    attention_weights,
+    causal,
+    key_padding_mask,
+    same_segment,
+)
+from posenc_lib.positions import arange, from_mask, packed, segment_ids
 from posenc_lib.rotary import RoPE, Rotation
 from posenc_lib.scheme import PositionScheme
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    """Standard normal numbers in float64, the same ones for every call with one seed.
+
+    Equation: x ~ N(0, 1)
+    Shapes: → `shape`
+
+    Args:
+        shape: sizes of the axes.
+        seed: of a generator on the CPU that is made for this call alone.
+
+    Raises:
+        TypeError, ValueError: `seed` is not an integer ≥ 0.
+
+    Chapter: 03
+    """
+    _checks.whole_number("seed", seed, least=0)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+
+
+def spread(values: Tensor) -> float:
+    """How far apart the largest and the smallest of some numbers are.
+
+    Equation: max x − min x
+    Shapes: a tensor of any shape → a number
+
+    Args:
+        values: at least one real number.
+
+    Raises:
+        TypeError, ValueError: no numbers, or complex ones.
+
+    Chapter: 03
+    """
+    return max_error(values.max(), values.min())
+
+
+def mixed_layouts(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+    """The commonest fault of a port: tables listed for halves, partners that are neighbours.
+
+    Equation: y_j = x_j cos(p ω_{j mod d/2}) ± x_{j±1} sin(p ω_{j mod d/2}): no rotation, since
+        the two members of a pair meet different angles
+    Shapes: x (..., T, d), positions (T,), frequencies (d/2,) → (..., T, d)
+
+    Args:
+        x: queries or keys.
+        positions: p of each token.
+        frequencies: ω_i.
+
+    Raises:
+        TypeError, ValueError: frequencies that are not a float64 or float32 vector.
+
+    Chapter: 10
+    """
+    _checks.vector("frequencies", frequencies, "d/2")
+    angles = (positions[:, None] * frequencies).repeat(1, 2)  # of halves
+    neighbours = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * angles.cos() + neighbours * angles.sin()
 
 
 def max_error(actual: Tensor, expected: Tensor) -> float:
@@ -30,21 +97,32 @@ def max_error(actual: Tensor, expected: Tensor) -> float:
         expected: what it should be.
 
     Raises:
-        TypeError, ValueError: the shapes differ (nothing is broadcast), or hold no number; complex numbers.
+        TypeError, ValueError: the shapes differ (nothing is broadcast), or hold no
+            number; complex numbers.
 
     Chapter: 01
     """
     for name, x in (("actual", actual), ("expected", expected)):
         if x.is_complex():
-            raise TypeError(f"{name} must be real (torch.view_as_real makes pairs of complex numbers), got {x.dtype}")
+            raise TypeError(
+                f"{name} must be real (torch.view_as_real makes pairs of complex "
+                f"numbers), got {x.dtype}"
+            )
         if x.numel() == 0:
-            raise ValueError(f"{name} must hold at least one number, got shape {tuple(x.shape)}")
+            raise ValueError(
+                f"{name} must hold at least one number, got shape {tuple(x.shape)}"
+            )
     if actual.shape != expected.shape:
-        raise ValueError(f"actual and expected must have one shape, got {tuple(actual.shape)}, {tuple(expected.shape)}")
+        raise ValueError(
+            f"actual and expected must have one shape, got {tuple(actual.shape)}, "
+            f"{tuple(expected.shape)}"
+        )
     return float((actual.detach().double() - expected.detach().double()).abs().max())
 
 
-def equivariance_error(function: Callable[[Tensor], Tensor], x: Tensor, permutation: Tensor) -> float:
+def equivariance_error(
+    function: Callable[[Tensor], Tensor], x: Tensor, permutation: Tensor
+) -> float:
     """Permutation equivariance: shuffled tokens in, the same outputs shuffled the same way.
 
     Equation: max |f(PX) − P f(X)|
@@ -62,10 +140,16 @@ def equivariance_error(function: Callable[[Tensor], Tensor], x: Tensor, permutat
     Chapter: 01
     """
     if sorted(permutation.tolist()) != list(range(x.shape[-2])):
-        raise ValueError(f"permutation must hold 0 … {x.shape[-2] - 1} once each, got {permutation.tolist()}")
+        raise ValueError(
+            f"permutation must hold 0 … {x.shape[-2] - 1} once each, got "
+            f"{permutation.tolist()}"
+        )
     outputs = function(x)
     if outputs.shape[-2] != x.shape[-2]:
-        raise ValueError(f"function must keep the number of tokens, {x.shape[-2]}; it returned {outputs.shape[-2]}")
+        raise ValueError(
+            f"function must keep the number of tokens, {x.shape[-2]}; it returned "
+            f"{outputs.shape[-2]}"
+        )
     return max_error(function(x[..., permutation, :]), outputs[..., permutation, :])
 
 
@@ -90,14 +174,17 @@ def relative_error(
         k: keys.
         positions: of both.
         shift: c, in positions.
-        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
+            given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 11
     """
 
     def weights(at: Tensor) -> Tensor:
-        return attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme, q_x=q_x, k_x=k_x)
+        return attention_weights(
+            q, k, q_positions=at, k_positions=at, scheme=scheme, q_x=q_x, k_x=k_x
+        )
 
     return max_error(weights(positions + shift), weights(positions))
 
@@ -117,7 +204,9 @@ def toeplitz_error(matrix: Tensor) -> float:
     Chapter: 05
     """
     if matrix.dim() < 2 or min(matrix.shape[-2:]) < 2:
-        raise ValueError(f"matrix must have at least two rows and columns, got {tuple(matrix.shape)}")
+        raise ValueError(
+            f"matrix must have at least two rows and columns, got {tuple(matrix.shape)}"
+        )
     return max_error(matrix[..., 1:, 1:], matrix[..., :-1, :-1])
 
 
@@ -155,7 +244,13 @@ def group_error(rope: RoPE, x: Tensor, m: Tensor, n: Tensor) -> float:
 
 
 def incremental_error(
-    scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
+    scheme: PositionScheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
 ) -> float:
     """Incremental = parallel: decoding token by token over a cache gives what one causal pass gives.
 
@@ -167,7 +262,8 @@ def incremental_error(
         q: queries.
         k: keys.
         v: values.
-        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
+            given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 20
@@ -209,25 +305,32 @@ def left_padding_error(
         k: keys.
         v: values.
         padding: slots p put before the tokens, filled with ones.
-        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
+            given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Raises:
-        TypeError, ValueError: `padding` is no int of at least 0.
+        TypeError, ValueError: `padding` is not an integer ≥ 0.
 
     Chapter: 20
     """
     _checks.whole_number("padding", padding, least=0)
-    mask = (torch.arange(padding + q.shape[2], device=q.device) >= padding).expand(q.shape[0], -1)  # (B, p + T)
+    mask = (torch.arange(padding + q.shape[2], device=q.device) >= padding).expand(
+        q.shape[0], -1
+    )  # (B, p + T)
     at = from_mask(mask)
-    allowed = causal(at, at) & real_keys(mask)
+    allowed = causal(at, at) & key_padding_mask(mask)
 
     def padded(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 0, padding, 0), value=1.0)
 
-    hidden: dict[str, Any] = {name: x if x is None else padded(x) for name, x in (("q_x", q_x), ("k_x", k_x))}
+    hidden: dict[str, Any] = {
+        name: x if x is None else padded(x) for name, x in (("q_x", q_x), ("k_x", k_x))
+    }
     heads = map(padded, (q, k, v))
-    out = attention(*heads, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, **hidden)
+    out = attention(
+        *heads, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, **hidden
+    )
     return max_error(out[:, :, padding:], _causal_attention(scheme, q, k, v, q_x, k_x))
 
 
@@ -252,30 +355,57 @@ def packing_error(
         k: keys.
         v: values.
         lengths: lengths of the documents, together T.
-        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
+            given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Raises:
-        TypeError, ValueError: lengths that don't add up to T, or that `positions.packed` refuses.
+        TypeError, ValueError: lengths that don't add up to T, or that
+            `positions.packed` refuses.
 
     Chapter: 20
     """
-    at, numbers = packed(lengths, device=q.device), documents(lengths, device=q.device)
+    at, numbers = (
+        packed(lengths, device=q.device),
+        segment_ids(lengths, device=q.device),
+    )
     if at.shape[0] != q.shape[2]:
-        raise ValueError(f"lengths must add up to the {q.shape[2]} tokens of q, got {list(lengths)}")
-    allowed = causal(at, at) & same_document(numbers, numbers)
-    together = attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, q_x=q_x, k_x=k_x)
+        raise ValueError(
+            f"lengths must add up to the {q.shape[2]} tokens of q, got {list(lengths)}"
+        )
+    allowed = causal(at, at) & same_segment(numbers, numbers)
+    together = attention(
+        q,
+        k,
+        v,
+        q_positions=at,
+        k_positions=at,
+        scheme=scheme,
+        mask=allowed,
+        q_x=q_x,
+        k_x=k_x,
+    )
     alone, start = [], 0
     for length in lengths:
         part = slice(start, start + length)
         hidden = (None if x is None else x[:, part] for x in (q_x, k_x))
-        alone.append(_causal_attention(scheme, q[:, :, part], k[:, :, part], v[:, :, part], *hidden))
+        alone.append(
+            _causal_attention(
+                scheme, q[:, :, part], k[:, :, part], v[:, :, part], *hidden
+            )
+        )
         start += length
     return max_error(together, torch.cat(alone, 2))
 
 
 def causality_error(
-    scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
+    scheme: PositionScheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    q_x: Tensor | None = None,
+    k_x: Tensor | None = None,
 ) -> float:
     """Causality: under the causal mask, an output does not change when later tokens do.
 
@@ -287,7 +417,8 @@ def causality_error(
         q: queries.
         k: keys.
         v: values.
-        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them; given on with k_x.
+        q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
+            given on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Raises:
@@ -296,7 +427,10 @@ def causality_error(
     Chapter: 02
     """
     if q.shape[2] < 2:
-        raise ValueError(f"q must have at least two tokens, so that one is later; got {tuple(q.shape)}")
+        raise ValueError(
+            "q must have at least two tokens, so that one is later; got "
+            f"{tuple(q.shape)}"
+        )
     half = q.shape[2] // 2
 
     def changed(x: Tensor) -> Tensor:
@@ -309,10 +443,25 @@ def causality_error(
 
 
 def _causal_attention(
-    scheme: PositionScheme, q: Tensor, k: Tensor, v: Tensor, q_x: Tensor | None, k_x: Tensor | None
+    scheme: PositionScheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_x: Tensor | None,
+    k_x: Tensor | None,
 ) -> Tensor:
     at = arange(q.shape[2], device=q.device)
-    return attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=causal(at, at), q_x=q_x, k_x=k_x)
+    return attention(
+        q,
+        k,
+        v,
+        q_positions=at,
+        k_positions=at,
+        scheme=scheme,
+        mask=causal(at, at),
+        q_x=q_x,
+        k_x=k_x,
+    )
 
 
 __all__ = [

@@ -21,27 +21,34 @@ from posenc_lib.rotary import RoPE
 class PositionScheme:
     """The places in attention through which a position enters, one optional field for each.
 
-    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n),  α = softmax over the n allowed by the mask,
-        o_m = Σ_n α_mn v_n;  T is `transform`, b is `bias`
-    Shapes: embedding (..., T) → (..., T, D); transform (B, H, Tq, d), (B, Hk, Tk, d) → the same;
-        bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
-        mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
+    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n),  α = softmax over the n
+        allowed by the mask, o_m = Σ_n α_mn v_n;  T is `transform`, b is `bias`
+    Shapes: embedding (..., T) → (..., T, D); transform (B, H, Tq, d), (B, Hk, Tk, d) →
+        the same; bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H,
+        Tq, d_v); mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
 
-    An encoding that depends on hidden states takes two more arguments in `transform`, `bias` or `scores`: `q_x`
-    (B, Tq, D) and `k_x` (B, Tk, D). `attention` hands them on when it is given them.
+    An encoding that depends on hidden states takes two more arguments in `transform`,
+    `bias` or `scores`: `q_x` (B, Tq, D) and `k_x` (B, Tk, D). `attention` hands them on
+    when it is given them.
 
     Args:
         name: what people call it.
-        embedding: place 1. `embedding(positions)`, which the caller adds to the token embeddings.
-        transform: place 2. `transform(q, k, q_positions, k_positions)` gives the two, transformed.
-        bias: place 3. `bias(q_positions, k_positions)`, added after the scale; it sees no content.
-        scores: place 3′. `scores(q, k, q_positions, k_positions)` in place of qᵀk; it sees the content.
-        values: place 4. `values(weights, v, q_positions, k_positions)` in place of the sum Σ α v.
+        embedding: place 1. `embedding(positions)`, which the caller adds to the token
+            embeddings.
+        transform: place 2. `transform(q, k, q_positions, k_positions)` gives the two,
+            transformed.
+        bias: place 3. `bias(q_positions, k_positions)`, added after the scale; it sees
+            no content.
+        scores: place 3′. `scores(q, k, q_positions, k_positions)` in place of qᵀk; it
+            sees the content.
+        values: place 4. `values(weights, v, q_positions, k_positions)` in place of the
+            sum Σ α v.
         mask: place 5. `mask(q_positions, k_positions)`.
         scale: factor of the score before the bias; None is 1/√d. T5 sets 1.
 
     Raises:
-        TypeError, ValueError: an empty name, a field that can't be called, a scale that is not above 0.
+        TypeError, ValueError: an empty name, a field that can't be called, a scale that
+            is not above 0.
 
     Chapter: 03
     """
@@ -71,12 +78,16 @@ class PositionScheme:
         return tuple(place for place in PLACES if getattr(self, place) is not None)
 
 
-PLACES = tuple(f.name for f in fields(PositionScheme) if f.name not in ("name", "scale"))
+PLACES = tuple(
+    f.name for f in fields(PositionScheme) if f.name not in ("name", "scale")
+)
 
 NOPE = PositionScheme("NoPE")
 
 
-def sinusoidal(dim: int, base: float = 10000.0, *, layout: str = "interleaved") -> PositionScheme:
+def sinusoidal(
+    dim: int, base: float = 10000.0, *, layout: str = "interleaved"
+) -> PositionScheme:
     """The sinusoidal embedding as a scheme (`embedding.sinusoidal`).
 
     Equation: x_m ← x_m + PE(m)
@@ -94,11 +105,15 @@ def sinusoidal(dim: int, base: float = 10000.0, *, layout: str = "interleaved") 
     Chapter: 04
     """
     table = partial(embedding_place.sinusoidal, dim=dim, base=base, layout=layout)
-    table(torch.zeros(1, dtype=torch.int64, device="cpu"))  # raises now rather than in the first forward
+    table(
+        torch.zeros(1, dtype=torch.int64, device="cpu")
+    )  # raises now rather than in the first forward
     return PositionScheme("sinusoidal", embedding=table)
 
 
-def learned(num_positions: int, dim: int, *, generator: torch.Generator | None = None) -> PositionScheme:
+def learned(
+    num_positions: int, dim: int, *, generator: torch.Generator | None = None
+) -> PositionScheme:
     """A learned table as a scheme (`embedding.LearnedEmbedding`).
 
     Equation: x_m ← x_m + P[m]
@@ -117,7 +132,11 @@ def learned(num_positions: int, dim: int, *, generator: torch.Generator | None =
 
 
 def rope(
-    head_dim: int, base: float = 10000.0, *, layout: str = "interleaved", rotary_dim: int | None = None
+    head_dim: int,
+    base: float = 10000.0,
+    *,
+    layout: str = "interleaved",
+    rotary_dim: int | None = None,
 ) -> PositionScheme:
     """RoPE as a scheme (`rotary.RoPE`), with the paper's frequencies.
 
@@ -141,8 +160,13 @@ def rope(
     else:
         width = _checks.even_dimension("rotary_dim", rotary_dim)
         if width > _checks.whole_number("head_dim", head_dim, least=1):
-            raise ValueError(f"rotary_dim must be at most head_dim = {head_dim}, got {width}")
-    return PositionScheme("RoPE", transform=RoPE(inverse_frequencies(width, base), layout=layout).transform)
+            raise ValueError(
+                f"rotary_dim must be at most head_dim = {head_dim}, got {width}"
+            )
+    return PositionScheme(
+        "RoPE",
+        transform=RoPE(inverse_frequencies(width, base), layout=layout).transform,
+    )
 
 
 def alibi(heads: int) -> PositionScheme:
@@ -157,7 +181,9 @@ def alibi(heads: int) -> PositionScheme:
     Source: press2022
     Chapter: 07
     """
-    return PositionScheme("ALiBi", bias=partial(bias_place.alibi, slopes=bias_place.alibi_slopes(heads)))
+    return PositionScheme(
+        "ALiBi", bias=partial(bias_place.alibi, slopes=bias_place.alibi_slopes(heads))
+    )
 
 
 def t5(

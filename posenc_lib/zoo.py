@@ -28,22 +28,22 @@ from posenc_lib.scheme import NOPE, PositionScheme
 class Entry:
     """An encoding as a row of the zoo.
 
-    Equation: none
-    Shapes: none
-
-    In `parameters` and `cost`: n tokens, width D, H heads of d channels, L trained positions. The cost is the work in
-    one layer beside plain attention's n² D.
+    In `parameters` and `cost`: n tokens, width D, H heads of d channels, L trained
+    positions. The cost is the work in one layer beside plain attention's n² D.
 
     Args:
         name: what people call it.
-        where: a small example of it, whose places are the column "where"; or the place in words, where no scheme can
-            hold it.
-        source: the object whose docstring holds the equation, the citation and the chapter.
+        where: a small example of it, whose places are the column "where"; or the place
+            in words, where no scheme can hold it.
+        source: the object whose docstring holds the equation, the citation and the
+            chapter.
         parameters: how many are trained.
         cost: work beside plain attention.
         used_by: published models that use it; empty where we know of none.
-        golden: beginnings of the names of the golden cases in tests/oracles that it is checked against.
-        equation: its own, where the docstring of `source` states that of more than this encoding.
+        golden: beginnings of the names of the golden cases in tests/oracles that it is
+            checked against.
+        equation: its own, where the docstring of `source` states that of more than this
+            encoding.
 
     Chapter: zoo
     """
@@ -58,27 +58,70 @@ class Entry:
     equation: str = ""
 
 
-# Encodings whose equation we could not establish: the arXiv number, and what is missing.
+# Encodings whose equation we could not establish: the arXiv number, and what is
+# missing.
 OPEN: dict[str, tuple[str, str]] = {
-    "BAM": ("2505.22842", "the parametrisation of its prior over distances was not at hand"),
-    "CABLE, bidirectional": ("2503.08067", "the form for keys after the query was not found; the causal one is here"),
-    "CARoPE": ("2507.23083", "the exact function that bounds its input-dependent steps was not found"),
-    "Circle-RoPE": ("2505.16416", "the projection of image coordinates onto its circle was not at hand"),
-    "ComRoPE-AP": ("2506.03737", "its axial form; the one with linearly dependent matrices is here"),
-    "FLT": ("2302.01925", "which of its learnable Fourier transforms its experiments use"),
-    "GRAPE, additive and contextual": ("2512.07805", "these two forms; the multiplicative one is here"),
-    "HoPE (high-frequency)": ("2410.21216", "the cut-off below which frequencies are dropped was not found"),
-    "HoPE (vision and language)": ("2505.20444", "its allocation of frequencies and its scaling of time"),
-    "iRPE on quantised distances": ("2107.14222", "how distances are ranked; its other three methods are here"),
+    "BAM": (
+        "2505.22842",
+        "the parametrisation of its prior over distances was not at hand",
+    ),
+    "CABLE, bidirectional": (
+        "2503.08067",
+        "the form for keys after the query was not found; the causal one is here",
+    ),
+    "CARoPE": (
+        "2507.23083",
+        "the exact function that bounds its input-dependent steps was not found",
+    ),
+    "Circle-RoPE": (
+        "2505.16416",
+        "the projection of image coordinates onto its circle was not at hand",
+    ),
+    "ComRoPE-AP": (
+        "2506.03737",
+        "its axial form; the one with linearly dependent matrices is here",
+    ),
+    "FLT": (
+        "2302.01925",
+        "which of its learnable Fourier transforms its experiments use",
+    ),
+    "GRAPE, additive and contextual": (
+        "2512.07805",
+        "these two forms; the multiplicative one is here",
+    ),
+    "HoPE (high-frequency)": (
+        "2410.21216",
+        "the cut-off below which frequencies are dropped was not found",
+    ),
+    "HoPE (vision and language)": (
+        "2505.20444",
+        "its allocation of frequencies and its scaling of time",
+    ),
+    "iRPE on quantised distances": (
+        "2107.14222",
+        "how distances are ranked; its other three methods are here",
+    ),
     "LRPE": ("2307.09270", "which of its unitary families its experiments use"),
-    "MHRoPE": ("2510.23095", "how heads are shared among axes; the interleaved form of that paper is here"),
+    "MHRoPE": (
+        "2510.23095",
+        "how heads are shared among axes; the interleaved form of that paper is here",
+    ),
     "nD-RoPE": ("2606.12146", "its directions and frequencies were not at hand"),
     "PaPE": ("2602.01418", "its equation was not at hand"),
     "PermuteFormer": ("2109.02377", "how its permutations are drawn"),
-    "RoPE-ID": ("2603.18017", "the spacing of its frequencies and its temperature are missing"),
-    "Selective RoPE": ("2511.17388", "the paper's choice among its options was not at hand"),
+    "RoPE-ID": (
+        "2603.18017",
+        "the spacing of its frequencies and its temperature are missing",
+    ),
+    "Selective RoPE": (
+        "2511.17388",
+        "the paper's choice among its options was not at hand",
+    ),
     "Spiral RoPE": ("2602.03227", "its directions and frequencies were not at hand"),
-    "SSMax with a bias": ("2501.19399", "where its bias enters; the form without one is here"),
+    "SSMax with a bias": (
+        "2501.19399",
+        "where its bias enters; the form without one is here",
+    ),
     "VRoPE": ("2502.11664", "its rotation of video coordinates was not at hand"),
 }
 
@@ -127,7 +170,6 @@ ALSO: dict[str, str] = {
 def encodings() -> tuple[Entry, ...]:
     """All encodings of the library, place by place.
 
-    Equation: none
     Shapes: → one `Entry` for each encoding
 
     Chapter: zoo
@@ -172,14 +214,47 @@ def _rope(schedule: rotary.Schedule) -> PositionScheme:
 def _positions() -> tuple[Entry, ...]:
     place, mixed = "position", multimodal_positions
     return (
-        Entry("Randomised positions", place, positions.randomised, "0", "one draw of O(L log L) for a batch"),
-        Entry("Abacus", place, positions.abacus, "0 beside the table that they index", "O(n)"),
+        Entry(
+            "Randomised positions",
+            place,
+            positions.randomised,
+            "0",
+            "one draw of O(L log L) for a batch",
+        ),
+        Entry(
+            "Abacus",
+            place,
+            positions.abacus,
+            "0 beside the table that they index",
+            "O(n)",
+        ),
         Entry("Position coupling", place, positions.coupled_addition, "0", "O(n)"),
-        Entry("Tree positions", place, positions.tree_positions, "0", "O(n)", "SpecInfer, Medusa (draft tokens)"),
-        Entry("Merged grid", place, positions.merged_grid, "0", "O(n)", "the image encoder of Qwen2-VL"),
+        Entry(
+            "Tree positions",
+            place,
+            positions.tree_positions,
+            "0",
+            "O(n)",
+            "SpecInfer, Medusa (draft tokens)",
+        ),
+        Entry(
+            "Merged grid",
+            place,
+            positions.merged_grid,
+            "0",
+            "O(n)",
+            "the image encoder of Qwen2-VL",
+        ),
         Entry("Resized grid", place, positions.resized_grid, "0", "O(n)", "EVA-02"),
         Entry("Centred grid", place, positions.centred_grid, "0", "O(n)", "DINOv3"),
-        Entry("Jittered coordinates", place, positions.jittered, "0", "O(n), in training only", "DINOv3"),
+        Entry(
+            "Jittered coordinates",
+            place,
+            positions.jittered,
+            "0",
+            "O(n), in training only",
+            "DINOv3",
+        ),
         Entry(
             "M-RoPE positions",
             place,
@@ -198,7 +273,15 @@ def _positions() -> tuple[Entry, ...]:
             "Qwen3-VL",
             ("mrope_position_ids_qwen3_vl",),
         ),
-        Entry("TMRoPE", place, mixed.audio_video_block, "0", "O(n)", "Qwen2.5-Omni", ("tmrope_position_ids",)),
+        Entry(
+            "TMRoPE",
+            place,
+            mixed.audio_video_block,
+            "0",
+            "O(n)",
+            "Qwen2.5-Omni",
+            ("tmrope_position_ids",),
+        ),
         Entry("VideoRoPE positions", place, mixed.videorope_positions, "0", "O(n)"),
     )
 
@@ -215,7 +298,8 @@ def _embeddings() -> tuple[Entry, ...]:
             embedding.sinusoidal,
             "0",
             sines,
-            "the paper of 2017, Marian, Transformer-XL (of distances); an option in XLM's code",
+            "the paper of 2017, Marian, Transformer-XL (of distances); an option in "
+            "XLM's code",
             (
                 "sinusoidal_interleaved",
                 "sinusoidal_concat_marian",
@@ -230,7 +314,10 @@ def _embeddings() -> tuple[Entry, ...]:
             "0",
             sines,
             "fairseq models, Whisper, M2M-100, XGLM, Speech2Text",
-            tuple(f"sinusoidal_concat_{peer}" for peer in ("fairseq", "whisper", "m2m100", "xglm", "speech2text")),
+            tuple(
+                f"sinusoidal_concat_{peer}"
+                for peer in ("fairseq", "whisper", "m2m100", "xglm", "speech2text")
+            ),
         ),
         Entry(
             "Learned absolute",
@@ -259,7 +346,11 @@ def _embeddings() -> tuple[Entry, ...]:
         ),
         Entry(
             "Perceiver features",
-            _at(embedding=partial(embedding.perceiver_fourier, count=4, max_resolution=(16.0,))),
+            _at(
+                embedding=partial(
+                    embedding.perceiver_fourier, count=4, max_resolution=(16.0,)
+                )
+            ),
             embedding.perceiver_fourier,
             "0",
             "O(n D) sines",
@@ -268,14 +359,22 @@ def _embeddings() -> tuple[Entry, ...]:
         ),
         Entry(
             "Learnable Fourier features",
-            _at(embedding=embedding.LearnableFourier(8, axes=2, features=8, hidden=8, generator=_draw())),
+            _at(
+                embedding=embedding.LearnableFourier(
+                    8, axes=2, features=8, hidden=8, generator=_draw()
+                )
+            ),
             embedding.LearnableFourier,
             "F A/2 + h (F + 1) + D (h + 1) for A axes, F features, h hidden units",
             "O(n h (F + D))",
         ),
         Entry(
             "Timestep embedding",
-            _at(embedding=partial(embedding.timestep, dim=8, shift=0.0, cosine_first=True)),
+            _at(
+                embedding=partial(
+                    embedding.timestep, dim=8, shift=0.0, cosine_first=True
+                )
+            ),
             embedding.timestep,
             "0",
             "one vector for an image",
@@ -324,17 +423,40 @@ def _embeddings() -> tuple[Entry, ...]:
             "k n D²/g",
             "wav2vec 2.0",
         ),
-        Entry("Laplacian eigenvectors", f"embedding, {nodes}", embedding.laplacian_eigenvectors, "0", "O(n³), once"),
-        Entry("SignNet", f"embedding, {nodes}", embedding.signnet, "those of its two networks", "2 k passes of one"),
-        Entry("Random walk", f"embedding, {nodes}", embedding.random_walk, "0", "O(k n³), once"),
+        Entry(
+            "Laplacian eigenvectors",
+            f"embedding, {nodes}",
+            embedding.laplacian_eigenvectors,
+            "0",
+            "O(n³), once",
+        ),
+        Entry(
+            "SignNet",
+            f"embedding, {nodes}",
+            embedding.signnet,
+            "those of its two networks",
+            "2 k passes of one",
+        ),
+        Entry(
+            "Random walk",
+            f"embedding, {nodes}",
+            embedding.random_walk,
+            "0",
+            "O(k n³), once",
+        ),
     )
 
 
 def _rotary() -> tuple[Entry, ...]:
-    series, turn = frequencies.inverse_frequencies(8), "6 n D, 3 d for each query and key"
+    series, turn = (
+        frequencies.inverse_frequencies(8),
+        "6 n D, 3 d for each query and key",
+    )
     rope = rotary.RoPE(series)
 
-    def grape(q: torch.Tensor, k: torch.Tensor, m: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def grape(
+        q: torch.Tensor, k: torch.Tensor, m: torch.Tensor, n: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         a, b = torch.eye(8)[:2]
         return rotary.grape(q, m, a, b), rotary.grape(k, n, a, b)
 
@@ -346,7 +468,12 @@ def _rotary() -> tuple[Entry, ...]:
             "0",
             turn,
             "RoFormer, Llama in Meta's code, Cohere",
-            ("rope_complex_interleaved_llama_official", "rope_interleaved", "rope_diffusers", "rope_rotary_embedding"),
+            (
+                "rope_complex_interleaved_llama_official",
+                "rope_interleaved",
+                "rope_diffusers",
+                "rope_rotary_embedding",
+            ),
         ),
         Entry(
             "RoPE, half layout",
@@ -364,15 +491,22 @@ def _rotary() -> tuple[Entry, ...]:
             "0",
             "6 n H r, for the first r channels of each head",
             "GPT-J and CodeGen (interleaved), GPT-NeoX (half), GLM (interleaved)",
-            ("rope_partial", "rope_interleaved_gptj_partial", "rope_interleaved_codegen_partial"),
-            "R_m turns channels 0 … r−1 of d, ω_i = θ^(−2i/r), i = 0 … r/2−1; the others pass unchanged",
+            (
+                "rope_partial",
+                "rope_interleaved_gptj_partial",
+                "rope_interleaved_codegen_partial",
+            ),
+            "R_m turns channels 0 … r−1 of d, ω_i = θ^(−2i/r), i = 0 … r/2−1; the "
+            "others pass unchanged",
         ),
         Entry(
             "Decoupled RoPE (MLA)",
             "transform, of r more channels",
             rotary.LatentKeys,
-            "D r for the one rotary key, beside D c + c H (d + d_v) for keys and values from c latent channels",
-            "the score has r more channels a head; the cache holds c + r numbers a token",
+            "D r for the one rotary key, beside D c + c H (d + d_v) for keys and "
+            "values from c latent channels",
+            "the score has r more channels a head; the cache holds c + r numbers a "
+            "token",
             "DeepSeek-V2, DeepSeek-V3",
             ("mla_decoupled_rope",),
         ),
@@ -386,7 +520,10 @@ def _rotary() -> tuple[Entry, ...]:
         ),
         Entry(
             "RoPER",
-            _at(transform=rope.transform, values=partial(rotary.rotated_values, rope=rope)),
+            _at(
+                transform=rope.transform,
+                values=partial(rotary.rotated_values, rope=rope),
+            ),
             rotary.rotated_values,
             "0",
             "12 n D: RoPE's, and as much for values and sums",
@@ -401,14 +538,20 @@ def _rotary() -> tuple[Entry, ...]:
         ),
         Entry(
             "LieRE",
-            _at(transform=rotary.LieRE(8, axes=1, block=4, generator=_draw()).transform),
+            _at(
+                transform=rotary.LieRE(8, axes=1, block=4, generator=_draw()).transform
+            ),
             rotary.LieRE,
             "A d (b − 1)/2 for A axes and blocks of b channels",
             "n matrix exponentials of d/b blocks, O(n d b²), and O(n D b)",
         ),
         Entry(
             "ComRoPE, linearly dependent",
-            _at(transform=rotary.ComRoPE(8, axes=1, block=4, heads=4, generator=_draw()).transform),
+            _at(
+                transform=rotary.ComRoPE(
+                    8, axes=1, block=4, heads=4, generator=_draw()
+                ).transform
+            ),
             rotary.ComRoPE,
             "D (b − 1)/2 + A d/b for A axes and blocks of b channels",
             "n matrix exponentials of D/b blocks, O(n D b²)",
@@ -422,26 +565,42 @@ def _rotary() -> tuple[Entry, ...]:
         ),
         Entry(
             "FoPE",
-            _at(transform=rotary.FoPE(8, length=512, heads=4, generator=_draw()).transform),
+            _at(
+                transform=rotary.FoPE(
+                    8, length=512, heads=4, generator=_draw()
+                ).transform
+            ),
             rotary.FoPE,
             "2 H K² for the K pairs that turn within L",
             "O(n H K²) for the tables, and RoPE's 6 n D",
         ),
         Entry(
             "RePo",
-            _at(transform=rotary.RePo(8, 4, rope, latent=4, generator=_draw()).transform),
+            _at(
+                transform=rotary.RePo(8, 4, rope, latent=4, generator=_draw()).transform
+            ),
             rotary.RePo,
             "r (2 D + H) for r latent channels",
             "O(n r (D + H)) for the positions, and RoPE's 6 n D",
         ),
-        Entry("GRAPE, multiplicative", _at(transform=grape), rotary.grape, "2 d a plane", "O(n d) a plane and head"),
-        Entry("TAPA", _at(scores=rotary.tapa), rotary.tapa, "0", "n² H powers and cosines"),
+        Entry(
+            "GRAPE, multiplicative",
+            _at(transform=grape),
+            rotary.grape,
+            "2 d a plane",
+            "O(n d) a plane and head",
+        ),
+        Entry(
+            "TAPA", _at(scores=rotary.tapa), rotary.tapa, "0", "n² H powers and cosines"
+        ),
     )
 
 
 def _schedules() -> tuple[Entry, ...]:
     same = "6 n D, as plain RoPE"
-    longrope = partial(rotary.longrope, short_factors=[1.0] * 4, long_factors=[2.0] * 4, length=128)
+    longrope = partial(
+        rotary.longrope, short_factors=[1.0] * 4, long_factors=[2.0] * 4, length=128
+    )
     return (
         Entry(
             "Position interpolation",
@@ -462,7 +621,9 @@ def _schedules() -> tuple[Entry, ...]:
         ),
         Entry(
             "Dynamic NTK",
-            _rope(rotary.dynamic_ntk(8, 1e4, factor=4.0, length=128, original_length=64)),
+            _rope(
+                rotary.dynamic_ntk(8, 1e4, factor=4.0, length=128, original_length=64)
+            ),
             rotary.dynamic_ntk,
             "0",
             f"{same}; cached keys must be turned anew when the length grows",
@@ -484,7 +645,11 @@ def _schedules() -> tuple[Entry, ...]:
             golden=("ntk_by_parts_original",),
         ),
         Entry(
-            "YaRN, as in the paper", _rope(rotary.yarn(8, 1e4, factor=4.0, original_length=64)), rotary.yarn, "0", same
+            "YaRN, as in the paper",
+            _rope(rotary.yarn(8, 1e4, factor=4.0, original_length=64)),
+            rotary.yarn,
+            "0",
+            same,
         ),
         Entry(
             "YaRN, as released",
@@ -533,7 +698,9 @@ def _schedules() -> tuple[Entry, ...]:
         ),
         Entry(
             "Clipped RoPE",
-            _rope(rotary.clipped(rotary.linear_interpolation(8, 1e4, factor=1.0), count=3)),
+            _rope(
+                rotary.clipped(rotary.linear_interpolation(8, 1e4, factor=1.0), count=3)
+            ),
             rotary.clipped,
             "0",
             same,
@@ -559,11 +726,17 @@ def _axes() -> tuple[Entry, ...]:
         ),
         Entry(
             "Axial RoPE in pixel frequencies",
-            axes(rotary.block_frequencies(*[frequencies.pixel_frequencies(2, 16.0)] * 2)),
+            axes(
+                rotary.block_frequencies(*[frequencies.pixel_frequencies(2, 16.0)] * 2)
+            ),
             frequencies.pixel_frequencies,
             "0",
             same,
-            golden=("rope2d_timm_pixel", "rope_axial_rotary_embedding", "fourier2d_timm"),
+            golden=(
+                "rope2d_timm_pixel",
+                "rope_axial_rotary_embedding",
+                "fourier2d_timm",
+            ),
         ),
         Entry(
             "Pixtral's RoPE",
@@ -762,7 +935,10 @@ def _images() -> tuple[Entry, ...]:
 
 def _content() -> tuple[Entry, ...]:
     slopes = partial(bias.alibi, slopes=bias.alibi_slopes(4))
-    shaw, deberta = content.Shaw(8, 3, generator=_draw()), content.DeBERTa(4, 8, 8, 4, generator=_draw())
+    shaw, deberta = (
+        content.Shaw(8, 3, generator=_draw()),
+        content.DeBERTa(4, 8, 8, 4, generator=_draw()),
+    )
     keys, queries = deberta.tables()
     tables = {"position_keys": keys, "position_queries": queries}
     rows = "(2 K + 1) n D products, and n² H look-ups"
@@ -785,7 +961,11 @@ def _content() -> tuple[Entry, ...]:
         ),
         Entry(
             "BERT's relative_key_query",
-            _at(scores=partial(content.relative_key_query_scores, table=torch.zeros(7, 8), left=3)),
+            _at(
+                scores=partial(
+                    content.relative_key_query_scores, table=torch.zeros(7, 8), left=3
+                )
+            ),
             content.relative_key_query_scores,
             "(2 K + 1) d, shared by the heads",
             f"for queries and for keys {rows}",
@@ -798,7 +978,13 @@ def _content() -> tuple[Entry, ...]:
             "D² + 2 D",
             "n² D for the distances: the score is computed twice",
             "Transformer-XL, XLNet, Parakeet and other Conformers",
-            ("transformer_xl_", "xlnet_rel_shift", "parakeet_rel_shift", "conformer_relative", "music_transformer"),
+            (
+                "transformer_xl_",
+                "xlnet_rel_shift",
+                "parakeet_rel_shift",
+                "conformer_relative",
+                "music_transformer",
+            ),
         ),
         Entry(
             "DeBERTa, as in the paper",
@@ -859,7 +1045,8 @@ def _content() -> tuple[Entry, ...]:
             _at(scores=content.PaTH(8, 4, 8, rank=4, generator=_draw()).scores),
             content.path_scores,
             "2 r D + H (D + 1) for rank r",
-            "a triangular system a head: O(n³ H) here, O(n²) by blocks in its authors' kernel",
+            "a triangular system a head: O(n³ H) here, O(n²) by blocks in its authors' "
+            "kernel",
         ),
         Entry(
             "Relative logits",
@@ -873,24 +1060,52 @@ def _content() -> tuple[Entry, ...]:
 
 
 def _long_context() -> tuple[Entry, ...]:
-    rope, twice = rotary.RoPE(frequencies.inverse_frequencies(8)), "n² D more: two matrices of scores"
+    rope, twice = (
+        rotary.RoPE(frequencies.inverse_frequencies(8)),
+        "n² D more: two matrices of scores",
+    )
 
     def branches(rule: Callable[..., Any], **arguments: int) -> PositionScheme:
-        return _at(scores=partial(attention.branched_scores, rope=rope, branches=partial(rule, **arguments)))
+        return _at(
+            scores=partial(
+                attention.branched_scores,
+                rope=rope,
+                branches=partial(rule, **arguments),
+            )
+        )
 
     def tempered(rule: Callable[..., Any], **arguments: int) -> PositionScheme:
-        return _at(transform=partial(attention.tempered, temperature=partial(rule, **arguments)))
+        return _at(
+            transform=partial(
+                attention.tempered, temperature=partial(rule, **arguments)
+            )
+        )
 
     return (
-        Entry("ReRoPE", branches(attention.rerope, window=5), attention.rerope, "0", twice),
-        Entry("Leaky ReRoPE", branches(attention.leaky_rerope, window=5, factor=4), attention.leaky_rerope, "0", twice),
-        Entry("Self-Extend", branches(attention.self_extend, window=6, group=3), attention.self_extend, "0", twice),
+        Entry(
+            "ReRoPE", branches(attention.rerope, window=5), attention.rerope, "0", twice
+        ),
+        Entry(
+            "Leaky ReRoPE",
+            branches(attention.leaky_rerope, window=5, factor=4),
+            attention.leaky_rerope,
+            "0",
+            twice,
+        ),
+        Entry(
+            "Self-Extend",
+            branches(attention.self_extend, window=6, group=3),
+            attention.self_extend,
+            "0",
+            twice,
+        ),
         Entry(
             "Dual chunk attention",
             branches(attention.dual_chunk, chunk=5, local=2),
             attention.dual_chunk,
             "0",
-            "2 n² D more here, with three matrices of scores; none where each chunk is computed apart",
+            "2 n² D more here, with three matrices of scores; none where each chunk is "
+            "computed apart",
             "Qwen2.5-1M",
         ),
         Entry(
@@ -904,12 +1119,16 @@ def _long_context() -> tuple[Entry, ...]:
             "less than plain attention: n (w + g) D in place of n² D",
         ),
         Entry(
-            "StreamingLLM's positions", "position, in the cache", attention.evict, "0", "6 D for each key that is moved"
+            "StreamingLLM's positions",
+            "position, in the cache",
+            attention.evict,
+            "0",
+            "6 D for each key that is moved",
         ),
         Entry(
             "Sliding window",
-            _at(mask=partial(attention.window, size=4)),
-            attention.window,
+            _at(mask=partial(attention.sliding_window, size=4)),
+            attention.sliding_window,
             "0",
             "less than plain attention: n w D in place of n² D",
             "Gemma 3, gpt-oss, OLMo 3 and ModernBERT, in some layers",
@@ -930,13 +1149,22 @@ def _long_context() -> tuple[Entry, ...]:
             "0",
             "n D multiplications",
         ),
-        Entry("SSMax", _at(transform=attention.SSMax(4).transform), attention.SSMax, "H", "n D multiplications"),
+        Entry(
+            "SSMax",
+            _at(transform=attention.SSMax(4).transform),
+            attention.SSMax,
+            "H",
+            "n D multiplications",
+        ),
     )
 
 
 def _linear() -> tuple[Entry, ...]:
     place = "linear attention"
-    sine, conv = attention.SineSPE(4, 8, generator=_draw()), attention.ConvSPE(4, 8, kernel_size=4, generator=_draw())
+    sine, conv = (
+        attention.SineSPE(4, 8, generator=_draw()),
+        attention.ConvSPE(4, 8, kernel_size=4, generator=_draw()),
+    )
     return (
         Entry(
             "RoPE in linear attention",
@@ -946,7 +1174,11 @@ def _linear() -> tuple[Entry, ...]:
             "O(n d²) a head, in place of O(n² d)",
         ),
         Entry(
-            "Linear Transformer", place, attention.causal_linear_attention, "0", "O(n d²) a head, in place of O(n² d)"
+            "Linear Transformer",
+            place,
+            attention.causal_linear_attention,
+            "0",
+            "O(n d²) a head, in place of O(n² d)",
         ),
         Entry(
             "FAVOR+",
@@ -956,7 +1188,14 @@ def _linear() -> tuple[Entry, ...]:
             "O(n M d) a head",
             "Performer",
         ),
-        Entry("cosFormer", place, attention.cosformer_features, "0", "O(n d²) a head", "cosFormer"),
+        Entry(
+            "cosFormer",
+            place,
+            attention.cosformer_features,
+            "0",
+            "O(n d²) a head",
+            "cosFormer",
+        ),
         Entry(
             "Kernel attention with relative bias",
             place,
@@ -966,19 +1205,32 @@ def _linear() -> tuple[Entry, ...]:
         ),
         Entry(
             "sineSPE",
-            _at(transform=partial(sine.transform, noise=sine.draw(4, generator=_draw()))),
+            _at(
+                transform=partial(sine.transform, noise=sine.draw(4, generator=_draw()))
+            ),
             attention.SineSPE,
             "3 W D for W waves",
             "O(n R D) for R samples",
         ),
         Entry(
             "convSPE",
-            _at(transform=partial(conv.transform, noise=conv.draw(16, 4, generator=_draw()))),
+            _at(
+                transform=partial(
+                    conv.transform, noise=conv.draw(16, 4, generator=_draw())
+                )
+            ),
             attention.ConvSPE,
             "2 P D for filters of P taps",
             "O(n R D P) for R samples",
         ),
-        Entry("Retention", place, attention.retention, "0", "O(n d²) a head in its recurrent form", "RetNet"),
+        Entry(
+            "Retention",
+            place,
+            attention.retention,
+            "0",
+            "O(n d²) a head in its recurrent form",
+            "RetNet",
+        ),
     )
 
 
@@ -999,7 +1251,8 @@ def _layers() -> tuple[Entry, ...]:
             place,
             layers.llama4,
             "0",
-            "6 n D, and a query sees its chunk in place of n keys, in three of four layers",
+            "6 n D, and a query sees its chunk in place of n keys, in three of four "
+            "layers",
             "Llama 4",
             ("nope_layer_pattern",),
         ),
@@ -1036,5 +1289,7 @@ def _layers() -> tuple[Entry, ...]:
             "6 n D; 129 keys a query in place of n in two of three layers",
             "ModernBERT",
         ),
-        Entry("DroPE", place, layers.drope, "0", "none; it needs a short recalibration"),
+        Entry(
+            "DroPE", place, layers.drope, "0", "none; it needs a short recalibration"
+        ),
     )

@@ -1,7 +1,8 @@
 """How to call everything that the library makes public: with tensors, and with each of its arguments.
 
-`CASES` are calls with named tensors, `CONSTANTS` calls that take none. test_callables.py runs them in every dtype, on
-every device, compiled and differentiated; test_malformed.py breaks their arguments one by one.
+`CASES` are calls with named tensors, `CONSTANTS` calls that take none.
+test_callables.py runs them in every dtype, on every device, compiled and
+differentiated; test_malformed.py breaks their arguments one by one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,23 @@ from torch.func import functional_call
 
 from posenc_lib import attention as place5
 from posenc_lib import bias as place3
-from posenc_lib import content, embedding, layers, multimodal_positions, positions, rotary
+from posenc_lib import (
+    content,
+    embedding,
+    layers,
+    multimodal_positions,
+    positions,
+    rotary,
+)
 from posenc_lib import scheme as schemes
-from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document, window
+from posenc_lib.attention import (
+    attention,
+    attention_weights,
+    causal,
+    key_padding_mask,
+    same_segment,
+    sliding_window,
+)
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
 from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import (
@@ -32,13 +47,22 @@ from posenc_lib.frequencies import (
     tensor2tensor_frequencies,
     wavelengths,
 )
-from posenc_lib.positions import after_mask, arange, documents, from_mask, grid, packed, relative
+from posenc_lib.positions import (
+    after_mask,
+    arange,
+    from_mask,
+    grid,
+    packed,
+    relative,
+    segment_ids,
+)
 from posenc_lib.rotary import AxialRoPE, RoPE, convert_layout, convert_projection
 from posenc_lib.scheme import PositionScheme
 
 Inputs = dict[str, Tensor]
 
-# Packages that have tests of their own, in test_properties.py, test_ledger.py, encodings/test_lab.py and so on.
+# Packages that have tests of their own, in test_properties.py, test_ledger.py,
+# encodings/test_lab.py and so on.
 ELSEWHERE = ("properties", "ledger", "zoo", "lab", "checkpoints", "doctor")
 
 
@@ -49,9 +73,11 @@ ELSEWHERE = ("properties", "ledger", "zoo", "lab", "checkpoints", "doctor")
 class Case:
     """A call with named tensors: `inputs(length, seed)` has positions as int64, masks as bool, the rest as float64.
 
-    `result` is the documented dtype of a floating-point result: "input" (that of the floating-point tensors given),
-    "at least float32", or "float32". `exact` is the same call in float64, where dtype is an argument. `noise` bounds
-    the error of the arithmetic, in roundings of the dtype that it is done in; rounding the result comes on top.
+    `result` is the documented dtype of a floating-point result: "input" (that of the
+    floating-point tensors given), "at least float32", or "float32". `exact` is the same
+    call in float64, where dtype is an argument. `noise` bounds the error of the
+    arithmetic, in roundings of the dtype that it is done in; rounding the result comes
+    on top.
     """
 
     call: Callable[..., Any]
@@ -63,10 +89,15 @@ class Case:
     target: Callable[..., Any] | None = None  # what is called, if `call` wraps it
     parameters: tuple[str, ...] = ()  # inputs that are a module's, one for all examples
     differentiable: bool = True
-    steps: int = 0  # roundings in the dtype that is given: of matrix products, say, which a model does in its dtype
-    graphs: int = 2  # compilations for lengths of all sizes: more where a loop is unrolled, 0 for none
+    # roundings in the dtype that is given: of matrix products, say, which a model does
+    # in its dtype
+    steps: int = 0
+    # compilations for lengths of all sizes: more where a loop is unrolled, 0 for none
+    graphs: int = 2
     mapped: bool = True  # whether it works under vmap
-    kernel: tuple[str, ...] = ()  # devices whose own kernel it asks for, which no stand-in has
+    kernel: tuple[
+        str, ...
+    ] = ()  # devices whose own kernel it asks for, which no stand-in has
 
 
 def at(length: int, seed: int) -> Tensor:
@@ -86,16 +117,24 @@ def masks(length: int, seed: int) -> Inputs:
 
 
 def heads_of(length: int, seed: int) -> Inputs:
-    return {"x": normal(2, HEADS, length, WIDTH, seed=seed), "positions": rows(length, seed)}
+    return {
+        "x": normal(2, HEADS, length, WIDTH, seed=seed),
+        "positions": rows(length, seed),
+    }
 
 
 def q_and_k(length: int, seed: int) -> Inputs:
-    q, k = normal(2, HEADS, length, WIDTH, seed=seed), normal(2, HEADS // 2, length, WIDTH, seed=seed + 9)
+    q, k = (
+        normal(2, HEADS, length, WIDTH, seed=seed),
+        normal(2, HEADS // 2, length, WIDTH, seed=seed + 9),
+    )
     return {"q": q, "k": k} | pair(length, seed)
 
 
 def q_k_and_v(length: int, seed: int) -> Inputs:
-    return {"v": normal(2, HEADS // 2, length, 3, seed=seed + 5)} | q_and_k(length, seed)
+    return {"v": normal(2, HEADS // 2, length, 3, seed=seed + 5)} | q_and_k(
+        length, seed
+    )
 
 
 def wide(x: Tensor) -> torch.dtype:
@@ -123,12 +162,16 @@ def weights_noise(inputs: Inputs, exact: Tensor) -> Tensor:
 
 def attention_noise(inputs: Inputs, exact: Tensor) -> float:
     length = inputs["k"].shape[2]
-    return float(inputs["v"].abs().max()) * (score_noise(inputs["q"], inputs["k"]) + 2 * length + 8)
+    return float(inputs["v"].abs().max()) * (
+        score_noise(inputs["q"], inputs["k"]) + 2 * length + 8
+    )
 
 
 def with_table(module: nn.Module) -> Callable[..., Tensor]:
     """The module as a function of its table and its positions."""
-    return lambda table, **positions: functional_call(module, {"table": table}, (), positions)
+    return lambda table, **positions: functional_call(
+        module, {"table": table}, (), positions
+    )
 
 
 def everywhere(q: Tensor, k: Tensor, v: Tensor, **positions: Tensor) -> Tensor:
@@ -140,15 +183,21 @@ def everywhere(q: Tensor, k: Tensor, v: Tensor, **positions: Tensor) -> Tensor:
         bias=partial(alibi, slopes=alibi_slopes(HEADS)),
         scores=lambda q, k, m, n: q @ k.mT,
         values=lambda weights, v, m, n: weights @ v,
-        mask=partial(window, size=4),
+        mask=partial(sliding_window, size=4),
         scale=0.5,
     )
     return attention(q, k, v, scheme=scheme, **positions)
 
 
-ROPE, HALF = RoPE(inverse_frequencies(WIDTH)), RoPE(inverse_frequencies(WIDTH // 2), layout="half")
+ROPE, HALF = (
+    RoPE(inverse_frequencies(WIDTH)),
+    RoPE(inverse_frequencies(WIDTH // 2), layout="half"),
+)
 TABLE = LearnedEmbedding(64, WIDTH)
-T5 = {name: T5Bias(HEADS, bidirectional=name == "both", std=1.0) for name in ("both", "causal")}
+T5 = {
+    name: T5Bias(HEADS, bidirectional=name == "both", std=1.0)
+    for name in ("both", "causal")
+}
 
 
 def t5_inputs(length: int, seed: int) -> Inputs:
@@ -165,10 +214,12 @@ CASES: dict[str, Case] = {
         lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)},
     ),
     "positions.packed": Case(
-        lambda x: packed([3, x.shape[-1]], device=x.device), lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)}
+        lambda x: packed([3, x.shape[-1]], device=x.device),
+        lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)},
     ),
-    "positions.documents": Case(
-        lambda x: documents([3, x.shape[-1]], device=x.device), lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)}
+    "positions.segment_ids": Case(
+        lambda x: segment_ids([3, x.shape[-1]], device=x.device),
+        lambda t, seed: {"x": torch.zeros(t, dtype=torch.bool)},
     ),
     "positions.from_mask": Case(partial(from_mask, first=2, padding=1), masks),
     "positions.after_mask": Case(partial(after_mask, steps=3, first=2), masks),
@@ -182,7 +233,9 @@ CASES: dict[str, Case] = {
         partial(cos_sin, frequencies=inverse_frequencies(WIDTH)),
         lambda t, seed: {"positions": rows(t, seed)},
         result="float32",
-        exact=partial(cos_sin, frequencies=inverse_frequencies(WIDTH), dtype=torch.float64),
+        exact=partial(
+            cos_sin, frequencies=inverse_frequencies(WIDTH), dtype=torch.float64
+        ),
     ),
     "embedding.sinusoidal": Case(
         partial(sinusoidal, dim=9),
@@ -201,23 +254,33 @@ CASES: dict[str, Case] = {
         lambda positions: (ROPE(positions).cos, ROPE(positions).sin),
         lambda t, seed: {"positions": rows(t, seed)},
         result="float32",
-        exact=lambda positions: (ROPE(positions, torch.float64).cos, ROPE(positions, torch.float64).sin),
+        exact=lambda positions: (
+            ROPE(positions, torch.float64).cos,
+            ROPE(positions, torch.float64).sin,
+        ),
     ),
     "rotary.RoPE, transform": Case(ROPE.transform, q_and_k, noise=rotation_noise),
     "rotary.Rotation": Case(rotate(ROPE), heads_of, noise=rotation_noise),
-    "rotary.Rotation, partial and half": Case(rotate(HALF), heads_of, noise=rotation_noise),
+    "rotary.Rotation, partial and half": Case(
+        rotate(HALF), heads_of, noise=rotation_noise
+    ),
     "rotary.Rotation, shared positions": Case(
         rotate(ROPE),
         lambda t, seed: {"x": normal(t, WIDTH, seed=seed), "positions": at(t, seed)},
         noise=rotation_noise,
     ),
     "rotary.Rotation, inverse": Case(
-        lambda x, positions: ROPE(positions, wide(x)).inverse()(x), heads_of, noise=rotation_noise
+        lambda x, positions: ROPE(positions, wide(x)).inverse()(x),
+        heads_of,
+        noise=rotation_noise,
     ),
     "rotary.Rotation, product": Case(
-        lambda x, positions: ROPE(positions, wide(x)).after(ROPE(positions, wide(x)))(x),
+        lambda x, positions: ROPE(positions, wide(x)).after(ROPE(positions, wide(x)))(
+            x
+        ),
         heads_of,
-        # Two rounded tables, two products and a sum of at most 2 for each entry of the product, beside the rotation.
+        # Two rounded tables, two products and a sum of at most 2 for each entry of the
+        # product, beside the rotation.
         noise=lambda inputs, exact: 3 * rotation_noise(inputs, exact),
     ),
     "rotary.convert_layout": Case(
@@ -225,7 +288,13 @@ CASES: dict[str, Case] = {
         lambda t, seed: {"x": normal(2, HEADS, t, WIDTH, seed=seed)},
     ),
     "rotary.convert_projection": Case(
-        partial(convert_projection, heads=HEADS, source="interleaved", target="half", rotary_dim=6),
+        partial(
+            convert_projection,
+            heads=HEADS,
+            source="interleaved",
+            target="half",
+            rotary_dim=6,
+        ),
         lambda t, seed: {"weight": normal(HEADS * WIDTH, t, seed=seed)},
     ),
     "bias.T5Bias": Case(with_table(T5["causal"]), t5_inputs, floats=False),
@@ -243,22 +312,34 @@ CASES: dict[str, Case] = {
         noise=lambda inputs, exact: 2 * exact.abs(),
     ),
     "attention.attention": Case(attention, q_k_and_v, noise=attention_noise),
-    "attention.attention_weights": Case(attention_weights, q_and_k, result="at least float32", noise=weights_noise),
-    "attention.causal": Case(causal, pair),
-    "attention.window": Case(partial(window, size=3), pair),
-    "attention.same_document": Case(
-        same_document, lambda t, seed: {"q_documents": rows(t, seed) // 3, "k_documents": rows(t, seed) // 3}
+    "attention.attention_weights": Case(
+        attention_weights, q_and_k, result="at least float32", noise=weights_noise
     ),
-    "attention.real_keys": Case(real_keys, masks),
-    "scheme.PositionScheme": Case(everywhere, q_k_and_v, noise=lambda i, exact: 2 * attention_noise(i, exact)),
+    "attention.causal": Case(causal, pair),
+    "attention.sliding_window": Case(partial(sliding_window, size=3), pair),
+    "attention.same_segment": Case(
+        same_segment,
+        lambda t, seed: {
+            "q_segment_ids": rows(t, seed) // 3,
+            "k_segment_ids": rows(t, seed) // 3,
+        },
+    ),
+    "attention.key_padding_mask": Case(key_padding_mask, masks),
+    "scheme.PositionScheme": Case(
+        everywhere, q_k_and_v, noise=lambda i, exact: 2 * attention_noise(i, exact)
+    ),
     "scheme.sinusoidal": Case(
         lambda positions: schemes.sinusoidal(WIDTH).embedding(positions),
         lambda t, seed: {"positions": rows(t, seed)},
         result="float32",
         exact=partial(sinusoidal, dim=WIDTH, dtype=torch.float64),
     ),
-    "scheme.learned": Case(with_table(schemes.learned(64, WIDTH).embedding), table_inputs, floats=False),
-    "scheme.rope": Case(schemes.rope(WIDTH, rotary_dim=4).transform, q_and_k, noise=rotation_noise),
+    "scheme.learned": Case(
+        with_table(schemes.learned(64, WIDTH).embedding), table_inputs, floats=False
+    ),
+    "scheme.rope": Case(
+        schemes.rope(WIDTH, rotary_dim=4).transform, q_and_k, noise=rotation_noise
+    ),
     "scheme.alibi": Case(
         lambda **at: schemes.alibi(3).bias(**at),
         pair,
@@ -266,7 +347,11 @@ CASES: dict[str, Case] = {
         exact=partial(alibi, slopes=alibi_slopes(3), dtype=torch.float64),
         noise=lambda inputs, exact: 2 * exact.abs(),
     ),
-    "scheme.t5": Case(with_table(schemes.t5(HEADS, bidirectional=True, std=1.0).bias), t5_inputs, floats=False),
+    "scheme.t5": Case(
+        with_table(schemes.t5(HEADS, bidirectional=True, std=1.0).bias),
+        t5_inputs,
+        floats=False,
+    ),
 }
 
 CONSTANTS: dict[str, Callable[[], Any]] = {
@@ -304,7 +389,10 @@ def on_places(length: int, seed: int) -> Inputs:
 
 
 def linear(length: int, seed: int) -> Inputs:
-    q, k, v = (normal(2, HEADS, length, width, seed=seed + i).abs() for i, width in enumerate((WIDTH, WIDTH, 3)))
+    q, k, v = (
+        normal(2, HEADS, length, width, seed=seed + i).abs()
+        for i, width in enumerate((WIDTH, WIDTH, 3))
+    )
     return {"q": q, "k": k, "v": v}
 
 
@@ -314,7 +402,9 @@ def states(length: int, seed: int) -> Tensor:
 
 def path_graph(length: int, seed: int) -> Inputs:
     edge = torch.arange(length)
-    return {"adjacency": ((edge[:, None] - edge[None]).abs() == 1).double() * (1 + seed)}
+    return {
+        "adjacency": ((edge[:, None] - edge[None]).abs() == 1).double() * (1 + seed)
+    }
 
 
 def roundings(count: int) -> Callable[[Inputs, Tensor], float]:
@@ -338,7 +428,11 @@ class Called(nn.Module):
 
 
 def learned(
-    module: nn.Module, inputs: Callable[[int, int], Inputs], method: str = "forward", count: int = 256, **options: Any
+    module: nn.Module,
+    inputs: Callable[[int, int], Inputs],
+    method: str = "forward",
+    count: int = 256,
+    **options: Any,
 ) -> Case:
     """A call of a module whose parameters are inputs like any other tensors."""
     module = bias_group.loud(module.double())
@@ -359,9 +453,17 @@ def learned(
     )
 
 
-def table(function: Callable[..., Any], inputs: Callable[[int, int], Inputs], **options: Any) -> Case:
+def table(
+    function: Callable[..., Any], inputs: Callable[[int, int], Inputs], **options: Any
+) -> Case:
     """A table that is computed in float64 and rounded once."""
-    return Case(function, inputs, result="float32", exact=partial(function, dtype=torch.float64), **options)
+    return Case(
+        function,
+        inputs,
+        result="float32",
+        exact=partial(function, dtype=torch.float64),
+        **options,
+    )
 
 
 def whole(function: Callable[..., Any], inputs: Callable[[int, int], Inputs]) -> Case:
@@ -369,20 +471,28 @@ def whole(function: Callable[..., Any], inputs: Callable[[int, int], Inputs]) ->
     return Case(function, inputs, floats=False)
 
 
-def unrolled(function: Callable[..., Any], inputs: Callable[[int, int], Inputs]) -> Case:
+def unrolled(
+    function: Callable[..., Any], inputs: Callable[[int, int], Inputs]
+) -> Case:
     """As `whole`, with a loop over the tokens that a compiler unrolls."""
     return Case(function, inputs, floats=False, graphs=5)
 
 
 def content_of(
-    function: Callable[..., Any], inputs: Callable[[int, int], Inputs], count: int = 256, **options: Any
+    function: Callable[..., Any],
+    inputs: Callable[[int, int], Inputs],
+    count: int = 256,
+    **options: Any,
 ) -> Case:
     return Case(function, inputs, noise=roundings(count), **options)
 
 
 def with_position_tables(length: int, seed: int) -> Inputs:
     keys, queries = (normal(HEADS, 8, WIDTH, seed=seed + i) for i in (3, 4))
-    return self_attention(length, seed) | {"position_keys": keys, "position_queries": queries}
+    return self_attention(length, seed) | {
+        "position_keys": keys,
+        "position_queries": queries,
+    }
 
 
 def with_table_of_vectors(length: int, seed: int) -> Inputs:
@@ -394,11 +504,16 @@ def with_bias_vector(length: int, seed: int) -> Inputs:
 
 
 def with_decays(length: int, seed: int) -> Inputs:
-    return linear(length, seed) | {"decays": torch.tensor([0.9, 0.8, 0.5, 0.99], dtype=torch.float64)}
+    return linear(length, seed) | {
+        "decays": torch.tensor([0.9, 0.8, 0.5, 0.99], dtype=torch.float64)
+    }
 
 
 def with_states(length: int, seed: int) -> Inputs:
-    return self_attention(length, seed) | {"q_x": states(length, seed), "k_x": states(length, seed)}
+    return self_attention(length, seed) | {
+        "q_x": states(length, seed),
+        "k_x": states(length, seed),
+    }
 
 
 def biased(q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -415,13 +530,21 @@ class InTwoColumns(embedding.PEG):
         return super().forward(x, (x.shape[1] // 2, 2))
 
 
-REROPE, EXTEND = partial(place5.rerope, window=4), partial(place5.self_extend, window=6, group=3)
+REROPE, EXTEND = (
+    partial(place5.rerope, window=4),
+    partial(place5.self_extend, window=6, group=3),
+)
 AXES = rotary.axial_frequencies((2, 2))
 SINE_CODES = place5.SineSPE(HEADS, WIDTH, waves=2, generator=drawn())
 CONV_CODES = place5.ConvSPE(HEADS, WIDTH, kernel_size=4, generator=drawn())
 SINE_NOISE = SINE_CODES.draw(4, generator=drawn()).double()
 CONV_NOISE = CONV_CODES.draw(128, 4, generator=drawn()).double()
-LATENT: dict[str, Any] = {"latent": 6, "content_dim": 4, "rope": RoPE(inverse_frequencies(4)), "generator": drawn()}
+LATENT: dict[str, Any] = {
+    "latent": 6,
+    "content_dim": 4,
+    "rope": RoPE(inverse_frequencies(4)),
+    "generator": drawn(),
+}
 
 CASES |= {
     # ---- place 0
@@ -432,41 +555,58 @@ CASES |= {
         result="at least float32",
     ),
     "positions.abacus": whole(
-        positions.abacus, lambda t, seed: {"digits": torch.arange(t).remainder(seed + 3).gt(0).expand(2, t)}
+        positions.abacus,
+        lambda t, seed: {
+            "digits": torch.arange(t).remainder(seed + 3).gt(0).expand(2, t)
+        },
     ),
-    "positions.tree_mask": unrolled(
-        partial(positions.tree_mask, past=2), lambda t, seed: {"parents": arange(t) // 2 - 1}
+    "attention.tree_mask": unrolled(
+        partial(place5.tree_mask, past=2),
+        lambda t, seed: {"parents": arange(t) // 2 - 1},
     ),
     "positions.tree_positions": unrolled(
-        partial(positions.tree_positions, first=2), lambda t, seed: {"parents": arange(t) // 2 - 1}
+        partial(positions.tree_positions, first=2),
+        lambda t, seed: {"parents": arange(t) // 2 - 1},
     ),
     "multimodal_positions.equal_axes": Case(
         multimodal_positions.equal_axes, lambda t, seed: {"positions": rows(t, seed)}
     ),
     "multimodal_positions.next_positions": Case(
-        partial(multimodal_positions.next_positions, steps=2), lambda t, seed: {"positions": grid((t, 1)) + seed}
+        partial(multimodal_positions.next_positions, steps=2),
+        lambda t, seed: {"positions": grid((t, 1)) + seed},
     ),
     # ---- place 1
     "embedding.nerf": table(
-        partial(embedding.nerf, count=3), lambda t, seed: {"positions": normal(t, 2, seed=seed).clamp(-1, 1)}
+        partial(embedding.nerf, count=3),
+        lambda t, seed: {"positions": normal(t, 2, seed=seed).clamp(-1, 1)},
     ),
     "embedding.random_fourier": table(
         embedding.random_fourier,
-        lambda t, seed: {"positions": normal(t, 2, seed=seed), "matrix": normal(3, 2, seed=seed + 1)},
+        lambda t, seed: {
+            "positions": normal(t, 2, seed=seed),
+            "matrix": normal(3, 2, seed=seed + 1),
+        },
     ),
     "embedding.perceiver_fourier": table(
         partial(embedding.perceiver_fourier, count=3, max_resolution=(8, 16)),
         lambda t, seed: {"positions": normal(t, 2, seed=seed).clamp(-1, 1)},
     ),
     "embedding.timestep": table(
-        partial(embedding.timestep, dim=8, shift=1, cosine_first=False), lambda t, seed: {"positions": rows(t, seed)}
+        partial(embedding.timestep, dim=8, shift=1, cosine_first=False),
+        lambda t, seed: {"positions": rows(t, seed)},
     ),
-    "embedding.sinusoidal_grid": table(partial(embedding.sinusoidal_grid, dim=8), one_place),
+    "embedding.sinusoidal_grid": table(
+        partial(embedding.sinusoidal_grid, dim=8), one_place
+    ),
     "embedding.laplacian": table(embedding.laplacian, path_graph, differentiable=False),
     "embedding.laplacian_eigenvectors": table(
-        partial(embedding.laplacian_eigenvectors, count=3), path_graph, differentiable=False
+        partial(embedding.laplacian_eigenvectors, count=3),
+        path_graph,
+        differentiable=False,
     ),
-    "embedding.random_walk": table(partial(embedding.random_walk, count=3), path_graph, differentiable=False),
+    "embedding.random_walk": table(
+        partial(embedding.random_walk, count=3), path_graph, differentiable=False
+    ),
     "embedding.random_signs": content_of(
         lambda vectors: embedding.random_signs(vectors, generator=drawn()).abs(),
         lambda t, seed: {"vectors": normal(2, t, 3, seed=seed)},
@@ -479,19 +619,25 @@ CASES |= {
         lambda t, seed: {"vectors": normal(2, t, 3, seed=seed)},
     ),
     "embedding.resize_grid": content_of(
-        partial(embedding.resize_grid, size=(5, 3)), lambda t, seed: {"table": normal(t, 2, 3, seed=seed)}, graphs=0
+        partial(embedding.resize_grid, size=(5, 3)),
+        lambda t, seed: {"table": normal(t, 2, 3, seed=seed)},
+        graphs=0,
     ),
-    "embedding.LearnedGrid": learned(embedding.LearnedGrid((64, 4), 3), one_place, floats=False),
+    "embedding.LearnedGrid": learned(
+        embedding.LearnedGrid((64, 4), 3), one_place, floats=False
+    ),
     "embedding.LearnableFourier": learned(
         embedding.LearnableFourier(WIDTH, axes=2, features=4, hidden=3),
         lambda t, seed: {"positions": normal(t, 2, seed=seed)},
         count=1024,
     ),
     "embedding.PEG": replace(
-        learned(InTwoColumns(3), lambda t, seed: {"x": normal(2, 2 * t, 3, seed=seed)}), target=embedding.PEG(3).forward
+        learned(InTwoColumns(3), lambda t, seed: {"x": normal(2, 2 * t, 3, seed=seed)}),
+        target=embedding.PEG(3).forward,
     ),
     "embedding.ConvolutionalEmbedding": learned(
-        embedding.ConvolutionalEmbedding(4, kernel=4, groups=2), lambda t, seed: {"x": normal(2, t, 4, seed=seed)}
+        embedding.ConvolutionalEmbedding(4, kernel=4, groups=2),
+        lambda t, seed: {"x": normal(2, t, 4, seed=seed)},
     ),
     # ---- place 2
     "rotary.AxialRoPE": table(
@@ -502,30 +648,59 @@ CASES |= {
         one_place,
         target=AxialRoPE(AXES).__call__,
     ),
-    "rotary.AxialRoPE, transform": Case(AxialRoPE(AXES).transform, on_places, noise=rotation_noise),
-    "rotary.MixedRoPE": learned(rotary.MixedRoPE(HEADS, WIDTH, generator=drawn()), on_places, "transform"),
-    "rotary.XPos": Case(rotary.XPos(inverse_frequencies(WIDTH)).transform, self_attention, noise=roundings(64)),
-    "rotary.PoPE": learned(rotary.PoPE(WIDTH, heads=HEADS), self_attention, "transform"),
-    "rotary.LieRE": learned(rotary.LieRE(WIDTH, axes=1, block=4), self_attention, "transform", count=2**14),
-    "rotary.ComRoPE": learned(
-        rotary.ComRoPE(WIDTH, axes=1, block=4, heads=HEADS), self_attention, "transform", count=2**14
+    "rotary.AxialRoPE, transform": Case(
+        AxialRoPE(AXES).transform, on_places, noise=rotation_noise
     ),
-    "rotary.CayleySTRING": learned(rotary.CayleySTRING(WIDTH, ROPE.transform), self_attention, "transform"),
-    "rotary.FoPE": learned(rotary.FoPE(WIDTH, length=64, heads=HEADS), self_attention, "transform"),
-    "rotary.RePo": learned(rotary.RePo(WIDTH, HEADS, ROPE, latent=3), with_states, "transform", count=2**12),
+    "rotary.MixedRoPE": learned(
+        rotary.MixedRoPE(HEADS, WIDTH, generator=drawn()), on_places, "transform"
+    ),
+    "rotary.XPos": Case(
+        rotary.XPos(inverse_frequencies(WIDTH)).transform,
+        self_attention,
+        noise=roundings(64),
+    ),
+    "rotary.PoPE": learned(
+        rotary.PoPE(WIDTH, heads=HEADS), self_attention, "transform"
+    ),
+    "rotary.LieRE": learned(
+        rotary.LieRE(WIDTH, axes=1, block=4), self_attention, "transform", count=2**14
+    ),
+    "rotary.ComRoPE": learned(
+        rotary.ComRoPE(WIDTH, axes=1, block=4, heads=HEADS),
+        self_attention,
+        "transform",
+        count=2**14,
+    ),
+    "rotary.CayleySTRING": learned(
+        rotary.CayleySTRING(WIDTH, ROPE.transform), self_attention, "transform"
+    ),
+    "rotary.FoPE": learned(
+        rotary.FoPE(WIDTH, length=64, heads=HEADS), self_attention, "transform"
+    ),
+    "rotary.RePo": learned(
+        rotary.RePo(WIDTH, HEADS, ROPE, latent=3), with_states, "transform", count=2**12
+    ),
     "rotary.grape": content_of(
         rotary.grape,
-        lambda t, seed: heads_of(t, seed) | {"a": normal(WIDTH, seed=seed + 1), "b": normal(WIDTH, seed=seed + 2)},
+        lambda t, seed: (
+            heads_of(t, seed)
+            | {"a": normal(WIDTH, seed=seed + 1), "b": normal(WIDTH, seed=seed + 2)}
+        ),
         count=2**12,
     ),
     "rotary.rotated_values": content_of(
         partial(rotary.rotated_values, rope=RoPE(inverse_frequencies(4))),
         lambda t, seed: (
-            {"weights": normal(2, HEADS, t, t, seed=seed).softmax(-1), "v": normal(2, HEADS, t, 4, seed=seed)}
+            {
+                "weights": normal(2, HEADS, t, t, seed=seed).softmax(-1),
+                "v": normal(2, HEADS, t, 4, seed=seed),
+            }
             | shared(t, seed)
         ),
     ),
-    "rotary.tapa": content_of(rotary.tapa, self_attention, count=2**11, result="at least float32"),
+    "rotary.tapa": content_of(
+        rotary.tapa, self_attention, count=2**11, result="at least float32"
+    ),
     "rotary.LatentQueries": learned(
         rotary.LatentQueries(WIDTH, HEADS, **LATENT),
         lambda t, seed: {"x": states(t, seed), "positions": at(t, seed)},
@@ -538,7 +713,10 @@ CASES |= {
     ),
     "rotary.LatentKeys, expand": learned(
         rotary.LatentKeys(WIDTH, HEADS, value_dim=3, **LATENT),
-        lambda t, seed: {"latent": normal(2, t, 6, seed=seed), "rotary": normal(2, 1, t, 4, seed=seed + 1)},
+        lambda t, seed: {
+            "latent": normal(2, t, 6, seed=seed),
+            "rotary": normal(2, 1, t, 4, seed=seed + 1),
+        },
         "expand",
     ),
     # ---- place 3
@@ -547,15 +725,29 @@ CASES |= {
     "bias.FIRE": learned(place3.FIRE(HEADS, hidden=3, threshold=5.0), shared, graphs=3),
     "bias.sandwich": table(partial(place3.sandwich, heads=3, dim=8), pair),
     "bias.WindowBias": learned(place3.WindowBias(HEADS, (64, 2)), places, floats=False),
-    "bias.ClsWindowBias": learned(place3.ClsWindowBias(HEADS, (64, 2)), places, floats=False),
+    "bias.ClsWindowBias": learned(
+        place3.ClsWindowBias(HEADS, (64, 2)), places, floats=False
+    ),
     "bias.IRPEBias": learned(place3.IRPEBias(HEADS), places, floats=False),
-    "bias.IRPEContextual": learned(place3.IRPEContextual(WIDTH), on_places, "scores", floats=False),
-    "bias.DynamicPositionBias": learned(place3.DynamicPositionBias(HEADS, 4), places, count=2**12),
-    "bias.DistanceMLPBias": learned(place3.DistanceMLPBias(HEADS, 4), pair, count=2**12),
-    "bias.LogCoordinateBias": learned(place3.LogCoordinateBias(HEADS, (64, 2), hidden=3), places),
+    "bias.IRPEContextual": learned(
+        place3.IRPEContextual(WIDTH), on_places, "scores", floats=False
+    ),
+    "bias.DynamicPositionBias": learned(
+        place3.DynamicPositionBias(HEADS, 4), places, count=2**12
+    ),
+    "bias.DistanceMLPBias": learned(
+        place3.DistanceMLPBias(HEADS, 4), pair, count=2**12
+    ),
+    "bias.LogCoordinateBias": learned(
+        place3.LogCoordinateBias(HEADS, (64, 2), hidden=3), places
+    ),
     "bias.window_index": whole(partial(place3.window_index, window=(64, 2)), places),
-    "bias.cls_window_index": whole(partial(place3.cls_window_index, window=(64, 2)), places),
-    "bias.irpe_index": whole(place3.irpe_index, lambda t, seed: {"relative_positions": at(t, seed) - 4}),
+    "bias.cls_window_index": whole(
+        partial(place3.cls_window_index, window=(64, 2)), places
+    ),
+    "bias.irpe_index": whole(
+        place3.irpe_index, lambda t, seed: {"relative_positions": at(t, seed) - 4}
+    ),
     "bias.irpe_rows": whole(place3.irpe_rows, places),
     "bias.log_coordinates": content_of(
         partial(place3.log_coordinates, window=(4, 2)),
@@ -564,44 +756,81 @@ CASES |= {
         result="at least float32",
     ),
     # ---- place 3′
-    "content.Shaw": learned(content.Shaw(WIDTH, 3), self_attention, "scores", floats=False),
+    "content.Shaw": learned(
+        content.Shaw(WIDTH, 3), self_attention, "scores", floats=False
+    ),
     "content.Shaw, values": learned(
         content.Shaw(WIDTH, 3),
         lambda t, seed: (
-            {"weights": normal(2, HEADS, t, t, seed=seed).softmax(-1), "v": normal(2, HEADS, t, WIDTH, seed=seed)}
+            {
+                "weights": normal(2, HEADS, t, t, seed=seed).softmax(-1),
+                "v": normal(2, HEADS, t, WIDTH, seed=seed),
+            }
             | shared(t, seed)
         ),
         "values",
         floats=False,
         steps=4,
     ),
-    "content.clipped_index": whole(partial(content.clipped_index, left=2, right=3), pair),
+    "content.clipped_index": whole(
+        partial(content.clipped_index, left=2, right=3), pair
+    ),
     "content.relative_key_scores": content_of(
-        partial(content.relative_key_scores, left=3), with_table_of_vectors, floats=False
+        partial(content.relative_key_scores, left=3),
+        with_table_of_vectors,
+        floats=False,
     ),
     "content.relative_key_query_scores": content_of(
-        partial(content.relative_key_query_scores, left=3), with_table_of_vectors, floats=False
+        partial(content.relative_key_query_scores, left=3),
+        with_table_of_vectors,
+        floats=False,
     ),
-    "content.TransformerXL": learned(content.TransformerXL(HEADS, WIDTH, 6), self_attention, "scores"),
+    "content.TransformerXL": learned(
+        content.TransformerXL(HEADS, WIDTH, 6), self_attention, "scores"
+    ),
     "content.relative_shift": content_of(
-        content.relative_shift, lambda t, seed: {"x": normal(2, 3, t, seed=seed)}, count=0, graphs=3
+        content.relative_shift,
+        lambda t, seed: {"x": normal(2, 3, t, seed=seed)},
+        count=0,
+        graphs=3,
     ),
-    "content.DeBERTa": learned(content.DeBERTa(HEADS, WIDTH, 3, 4), self_attention, "scores", floats=False, steps=4),
+    "content.DeBERTa": learned(
+        content.DeBERTa(HEADS, WIDTH, 3, 4),
+        self_attention,
+        "scores",
+        floats=False,
+        steps=4,
+    ),
     "content.deberta_index": whole(partial(content.deberta_index, span=4), pair),
     "content.deberta_log_bucket": whole(
         partial(content.deberta_log_bucket, num_buckets=8, max_distance=16),
         lambda t, seed: {"distance": 3 * at(t, seed) - 9},
     ),
-    "content.deberta_scores": content_of(content.deberta_scores, with_position_tables, floats=False),
-    "content.deberta_released_scores": content_of(content.deberta_released_scores, with_position_tables, floats=False),
-    "content.deberta_v2_scores": content_of(
-        partial(content.deberta_v2_scores, max_distance=6), with_position_tables, floats=False
+    "content.deberta_scores": content_of(
+        content.deberta_scores, with_position_tables, floats=False
     ),
-    "content.TUPE": learned(content.TUPE(64, 3, HEADS, WIDTH), shared, floats=False, result="at least float32"),
+    "content.deberta_released_scores": content_of(
+        content.deberta_released_scores, with_position_tables, floats=False
+    ),
+    "content.deberta_v2_scores": content_of(
+        partial(content.deberta_v2_scores, max_distance=6),
+        with_position_tables,
+        floats=False,
+    ),
+    "content.TUPE": learned(
+        content.TUPE(64, 3, HEADS, WIDTH),
+        shared,
+        floats=False,
+        result="at least float32",
+    ),
     "content.untie_cls": content_of(
         content.untie_cls,
         lambda t, seed: (
-            {"bias": normal(1, HEADS, t, t, seed=seed), "theta": normal(2, HEADS, seed=seed + 1)} | shared(t, 0)
+            {
+                "bias": normal(1, HEADS, t, t, seed=seed),
+                "theta": normal(2, HEADS, seed=seed + 1),
+            }
+            | shared(t, 0)
         ),
         count=0,
         floats=False,
@@ -609,10 +838,14 @@ CASES |= {
     "content.CoPE": learned(content.CoPE(WIDTH, 6), self_attention, "scores"),
     "content.contextual_positions": content_of(
         content.contextual_positions,
-        lambda t, seed: {"gate_logits": normal(2, HEADS, t, t, seed=seed)} | shared(t, seed),
+        lambda t, seed: (
+            {"gate_logits": normal(2, HEADS, t, t, seed=seed)} | shared(t, seed)
+        ),
         result="at least float32",
     ),
-    "content.DAPE": learned(content.DAPE(HEADS, biased, hidden=3), self_attention, "scores", count=2**12),
+    "content.DAPE": learned(
+        content.DAPE(HEADS, biased, hidden=3), self_attention, "scores", count=2**12
+    ),
     "content.ForgetGate": learned(
         content.ForgetGate(WIDTH, HEADS),
         lambda t, seed: {"k_x": states(t, seed)} | shared(t, seed),
@@ -634,7 +867,9 @@ CASES |= {
         content.path_scores,
         lambda t, seed: (
             {
-                "w": torch.nn.functional.normalize(normal(2, HEADS, t, WIDTH, seed=seed + 5), dim=-1),
+                "w": torch.nn.functional.normalize(
+                    normal(2, HEADS, t, WIDTH, seed=seed + 5), dim=-1
+                ),
                 "beta": normal(2, HEADS, t, seed=seed + 6).sigmoid(),
             }
             | self_attention(t, seed)
@@ -648,15 +883,24 @@ CASES |= {
     ),
     # ---- place 5 and the other forms of attention
     "attention.rerope": Case(REROPE, shared, mapped=False),
-    "attention.leaky_rerope": Case(partial(place5.leaky_rerope, window=4, factor=2), shared, mapped=False),
+    "attention.leaky_rerope": Case(
+        partial(place5.leaky_rerope, window=4, factor=2), shared, mapped=False
+    ),
     "attention.self_extend": Case(EXTEND, shared, mapped=False),
-    "attention.dual_chunk": Case(partial(place5.dual_chunk, chunk=4, local=1), shared, mapped=False),
-    "attention.branched_relative": Case(partial(place5.branched_relative, branches=REROPE), shared),
+    "attention.dual_chunk": Case(
+        partial(place5.dual_chunk, chunk=4, local=1), shared, mapped=False
+    ),
+    "attention.branched_relative": Case(
+        partial(place5.branched_relative, branches=REROPE), shared
+    ),
     "attention.branched_scores": content_of(
         partial(place5.branched_scores, rope=ROPE, branches=EXTEND), self_attention
     ),
     "attention.lambda_mask": Case(partial(place5.lambda_mask, sinks=1, window=3), pair),
-    "attention.evict": Case(partial(place5.evict, sinks=1, window=3), lambda t, seed: {"positions": at(t, seed)}),
+    "attention.evict": Case(
+        partial(place5.evict, sinks=1, window=3),
+        lambda t, seed: {"positions": at(t, seed)},
+    ),
     "attention.rerotate": Case(
         partial(place5.rerotate, rope=ROPE),
         lambda t, seed: {
@@ -667,17 +911,28 @@ CASES |= {
         noise=roundings(64),
     ),
     "attention.llama4_temperature": table(
-        partial(place5.llama4_temperature, floor_scale=4), lambda t, seed: {"positions": rows(t, seed)}
+        partial(place5.llama4_temperature, floor_scale=4),
+        lambda t, seed: {"positions": rows(t, seed)},
     ),
     "attention.log_length_temperature": table(
-        partial(place5.log_length_temperature, trained_length=4), lambda t, seed: {"positions": rows(t, seed)}
+        partial(place5.log_length_temperature, trained_length=4),
+        lambda t, seed: {"positions": rows(t, seed)},
     ),
     "attention.tempered": content_of(
-        partial(place5.tempered, temperature=partial(place5.llama4_temperature, floor_scale=4)), self_attention, count=8
+        partial(
+            place5.tempered,
+            temperature=partial(place5.llama4_temperature, floor_scale=4),
+        ),
+        self_attention,
+        count=8,
     ),
     "attention.SSMax": learned(place5.SSMax(HEADS), self_attention, "transform"),
     "attention.SineSPE": learned(
-        SINE_CODES, lambda t, seed: self_attention(t, seed) | {"noise": SINE_NOISE}, "transform", count=2**12, steps=4
+        SINE_CODES,
+        lambda t, seed: self_attention(t, seed) | {"noise": SINE_NOISE},
+        "transform",
+        count=2**12,
+        steps=4,
     ),
     "attention.ConvSPE": learned(
         CONV_CODES,
@@ -688,21 +943,37 @@ CASES |= {
         kernel=("cuda", "mps"),
     ),
     "attention.SineSPE, kernel": learned(
-        SINE_CODES, lambda t, seed: {"relative_positions": at(t, seed) - 5}, "kernel", count=2**12, steps=4
+        SINE_CODES,
+        lambda t, seed: {"relative_positions": at(t, seed) - 5},
+        "kernel",
+        count=2**12,
+        steps=4,
     ),
     "attention.ConvSPE, kernel": learned(
-        CONV_CODES, lambda t, seed: {"relative_positions": at(t, seed) - 2}, "kernel", floats=False, steps=4
+        CONV_CODES,
+        lambda t, seed: {"relative_positions": at(t, seed) - 2},
+        "kernel",
+        floats=False,
+        steps=4,
     ),
     "attention.elu_features": content_of(
-        place5.elu_features, lambda t, seed: {"x": normal(2, HEADS, t, WIDTH, seed=seed)}, count=4
+        place5.elu_features,
+        lambda t, seed: {"x": normal(2, HEADS, t, WIDTH, seed=seed)},
+        count=4,
     ),
-    "attention.cosformer_features": content_of(partial(place5.cosformer_features, length=64), heads_of, count=8),
+    "attention.cosformer_features": content_of(
+        partial(place5.cosformer_features, length=64), heads_of, count=8
+    ),
     "attention.positive_features": content_of(
         place5.positive_features,
-        lambda t, seed: {"x": normal(2, HEADS, t, WIDTH, seed=seed), "projection": normal(6, WIDTH, seed=seed + 1)},
+        lambda t, seed: {
+            "x": normal(2, HEADS, t, WIDTH, seed=seed),
+            "projection": normal(6, WIDTH, seed=seed + 1),
+        },
     ),
     "attention.linear_attention": content_of(
-        partial(place5.linear_attention, transform=ROPE.transform), lambda t, seed: linear(t, seed) | shared(t, seed)
+        partial(place5.linear_attention, transform=ROPE.transform),
+        lambda t, seed: linear(t, seed) | shared(t, seed),
     ),
     "attention.causal_linear_attention": content_of(
         first(partial(place5.causal_linear_attention, transform=ROPE.transform)),
@@ -710,11 +981,16 @@ CASES |= {
         target=place5.causal_linear_attention,
     ),
     "attention.toeplitz_attention": content_of(
-        partial(place5.toeplitz_attention, causal=True), with_bias_vector, count=2**14, graphs=5
+        partial(place5.toeplitz_attention, causal=True),
+        with_bias_vector,
+        count=2**14,
+        graphs=5,
     ),
     "attention.hankel_attention": content_of(
         partial(place5.hankel_attention, causal=True, chunk=4),
-        lambda t, seed: with_bias_vector(t, seed) | {"mask": masks(t, seed)["mask"].flip(1)},
+        lambda t, seed: (
+            with_bias_vector(t, seed) | {"mask": masks(t, seed)["mask"].flip(1)}
+        ),
         count=2**10,
         steps=4,
         graphs=5,
@@ -740,7 +1016,9 @@ CASES |= {
         kernel=("mps",),
     ),
     "attention.relative_bias_vector": content_of(
-        lambda x: place5.relative_bias_vector(biased, x.shape[-1], device=x.device).to(x.dtype),
+        lambda x: place5.relative_bias_vector(biased, x.shape[-1], device=x.device).to(
+            x.dtype
+        ),
         lambda t, seed: {"x": normal(t, seed=seed)},
         target=place5.relative_bias_vector,
         differentiable=False,
@@ -749,11 +1027,14 @@ CASES |= {
         lambda score, bias, q_positions, k_positions: place5.relative_score_mod(
             bias, q_positions=q_positions, k_positions=k_positions, causal=False
         )(score, *torch.zeros(4, 1, dtype=torch.int64, device=score.device)),
-        lambda t, seed: {"score": normal(1, seed=seed), "bias": normal(HEADS, 2 * t - 1, seed=seed)} | shared(t, 0),
+        lambda t, seed: (
+            {"score": normal(1, seed=seed), "bias": normal(HEADS, 2 * t - 1, seed=seed)}
+            | shared(t, 0)
+        ),
         floats=False,
         target=place5.relative_score_mod,
     ),
-    "layers.chunk_mask": Case(partial(layers.chunk_mask, chunk=3), pair),
+    "attention.chunk_mask": Case(partial(place5.chunk_mask, chunk=3), pair),
 }
 
 ROWS = [grid((2, 1)), grid((3, 1))]
@@ -763,37 +1044,77 @@ TWO_BLOCKS = [2, VIDEO, 1]
 CONSTANTS |= {
     "frequencies.pixel_frequencies": lambda: pixel_frequencies(4, 16.0),
     "rotary.axial_frequencies": lambda: rotary.axial_frequencies((2, 2)),
-    "rotary.block_frequencies": lambda: rotary.block_frequencies(inverse_frequencies(4), inverse_frequencies(4)),
+    "rotary.block_frequencies": lambda: rotary.block_frequencies(
+        inverse_frequencies(4), inverse_frequencies(4)
+    ),
     "rotary.dinov3_frequencies": lambda: rotary.dinov3_frequencies(8),
-    "rotary.golden_gate_frequencies": lambda: rotary.golden_gate_frequencies(2, 8, slowest=0.2, fastest=20.0),
-    "rotary.mixed_frequencies": lambda: rotary.mixed_frequencies(2, 8, generator=drawn()),
-    "rotary.mrope_frequencies": lambda: rotary.mrope_frequencies(inverse_frequencies(8), (2, 1, 1)),
-    "rotary.mrope_interleaved_frequencies": lambda: rotary.mrope_interleaved_frequencies(
+    "rotary.golden_gate_frequencies": lambda: rotary.golden_gate_frequencies(
+        2, 8, slowest=0.2, fastest=20.0
+    ),
+    "rotary.mixed_frequencies": lambda: rotary.mixed_frequencies(
+        2, 8, generator=drawn()
+    ),
+    "rotary.mrope_frequencies": lambda: rotary.mrope_frequencies(
         inverse_frequencies(8), (2, 1, 1)
     ),
-    "rotary.videorope_frequencies": lambda: rotary.videorope_frequencies(inverse_frequencies(8), (2, 1, 1)),
-    "rotary.pixtral_frequencies": lambda: rotary.pixtral_frequencies(inverse_frequencies(8)),
-    "rotary.linear_interpolation": lambda: rotary.linear_interpolation(8, 1e4, factor=4.0),
+    "rotary.mrope_interleaved_frequencies": lambda: (
+        rotary.mrope_interleaved_frequencies(inverse_frequencies(8), (2, 1, 1))
+    ),
+    "rotary.videorope_frequencies": lambda: rotary.videorope_frequencies(
+        inverse_frequencies(8), (2, 1, 1)
+    ),
+    "rotary.pixtral_frequencies": lambda: rotary.pixtral_frequencies(
+        inverse_frequencies(8)
+    ),
+    "rotary.linear_interpolation": lambda: rotary.linear_interpolation(
+        8, 1e4, factor=4.0
+    ),
     "rotary.ntk_aware": lambda: rotary.ntk_aware(8, 1e4, factor=4.0),
-    "rotary.dynamic_ntk": lambda: rotary.dynamic_ntk(8, 1e4, factor=4.0, original_length=64, length=256),
-    "rotary.ntk_by_parts": lambda: rotary.ntk_by_parts(8, 1e4, factor=4.0, original_length=64),
-    "rotary.ntk_by_parts_original": lambda: rotary.ntk_by_parts_original(8, 1e4, factor=4.0, original_length=64),
+    "rotary.dynamic_ntk": lambda: rotary.dynamic_ntk(
+        8, 1e4, factor=4.0, original_length=64, length=256
+    ),
+    "rotary.ntk_by_parts": lambda: rotary.ntk_by_parts(
+        8, 1e4, factor=4.0, original_length=64
+    ),
+    "rotary.ntk_by_parts_original": lambda: rotary.ntk_by_parts_original(
+        8, 1e4, factor=4.0, original_length=64
+    ),
     "rotary.yarn": lambda: rotary.yarn(8, 1e4, factor=4.0, original_length=64),
-    "rotary.yarn_released": lambda: rotary.yarn_released(8, 1e4, factor=4.0, original_length=64),
+    "rotary.yarn_released": lambda: rotary.yarn_released(
+        8, 1e4, factor=4.0, original_length=64
+    ),
     "rotary.llama3": lambda: rotary.llama3(8, 1e4, factor=4.0, original_length=64),
     "rotary.longrope": lambda: rotary.longrope(
-        8, 1e4, short_factors=[1.0] * 4, long_factors=[2.0] * 4, factor=4.0, original_length=64, length=65
+        8,
+        1e4,
+        short_factors=[1.0] * 4,
+        long_factors=[2.0] * 4,
+        factor=4.0,
+        original_length=64,
+        length=65,
     ),
     "rotary.proportional": lambda: rotary.proportional(8, 1e4, fraction=0.5),
-    "rotary.clipped": lambda: rotary.clipped(rotary.linear_interpolation(8, 1e4, factor=1.0), count=3),
-    "embedding.gaussian_matrix": lambda: embedding.gaussian_matrix(3, 2, std=1.0, generator=drawn()),
-    "attention.orthogonal_projection": lambda: place5.orthogonal_projection(6, 4, generator=drawn()),
+    "rotary.clipped": lambda: rotary.clipped(
+        rotary.linear_interpolation(8, 1e4, factor=1.0), count=3
+    ),
+    "embedding.gaussian_matrix": lambda: embedding.gaussian_matrix(
+        3, 2, std=1.0, generator=drawn()
+    ),
+    "attention.orthogonal_projection": lambda: place5.orthogonal_projection(
+        6, 4, generator=drawn()
+    ),
     "attention.retention_decays": lambda: place5.retention_decays(4),
-    "multimodal_positions.place_rows": lambda: multimodal_positions.place_rows(ROWS, PADDED),
+    "multimodal_positions.place_rows": lambda: multimodal_positions.place_rows(
+        ROWS, PADDED
+    ),
     "layers.unscaled": lambda: layers.unscaled(8, 1e4)[0],
-    "multimodal_positions.vision_block": lambda: multimodal_positions.vision_block(VIDEO, 3),
-    "multimodal_positions.audio_video_block": lambda: multimodal_positions.audio_video_block(
-        multimodal_positions.AudioVideo(VIDEO, 3), 3
+    "multimodal_positions.vision_block": lambda: multimodal_positions.vision_block(
+        VIDEO, 3
+    ),
+    "multimodal_positions.audio_video_block": lambda: (
+        multimodal_positions.audio_video_block(
+            multimodal_positions.AudioVideo(VIDEO, 3), 3
+        )
     ),
 }
 
@@ -806,6 +1127,10 @@ COORDINATES: dict[str, Callable[..., Tensor]] = {
     "positions.spanning_grid": partial(positions.spanning_grid, (2, 3)),
     "positions.randomised": partial(positions.randomised, 4, 9),
     "positions.coupled_addition": partial(positions.coupled_addition, 2, 3, 3),
-    "multimodal_positions.mrope_positions": partial(multimodal_positions.mrope_positions, TWO_BLOCKS),
-    "multimodal_positions.videorope_positions": partial(multimodal_positions.videorope_positions, TWO_BLOCKS),
+    "multimodal_positions.mrope_positions": partial(
+        multimodal_positions.mrope_positions, TWO_BLOCKS
+    ),
+    "multimodal_positions.videorope_positions": partial(
+        multimodal_positions.videorope_positions, TWO_BLOCKS
+    ),
 }

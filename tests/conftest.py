@@ -10,6 +10,8 @@ from pathlib import Path
 
 from hypothesis import settings
 
-settings.register_profile("book", derandomize=True, database=None, deadline=None, max_examples=20)
+settings.register_profile(
+    "book", derandomize=True, database=None, deadline=None, max_examples=20
+)
 settings.load_profile("book")
 sys.path.append(str(Path(__file__).parent / "encodings"))

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 import posenc_lib
 from posenc_lib import scheme
-from posenc_lib.attention import attention, window
+from posenc_lib.attention import attention, sliding_window
 from posenc_lib.embedding import sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.rotary import RoPE
@@ -37,12 +37,18 @@ HEADS, WIDTH, ROWS = 4, 8, 8192  # of the schemes below
 def groups() -> dict[str, ModuleType]:
     """The examples and golden cases of each group of encodings: the files beside its tests in `encodings`."""
     files = sorted((Path(__file__).parent / "encodings").glob("*.py"))
-    return {path.stem: import_module(path.stem) for path in files if not path.stem.startswith("test_")}
+    return {
+        path.stem: import_module(path.stem)
+        for path in files
+        if not path.stem.startswith("test_")
+    }
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal numbers, the same ones for every dtype up to rounding."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -60,19 +66,26 @@ def same_but_for_rounding(actual: Tensor, expected: Tensor) -> bool:
     if not expected.dtype.is_floating_point:
         return torch.equal(actual, expected)
     step = 4 * torch.finfo(expected.dtype).eps
-    return torch.allclose(actual, expected, rtol=step, atol=step * float(expected.abs().nan_to_num(0, 0).max()))
+    return torch.allclose(
+        actual,
+        expected,
+        rtol=step,
+        atol=step * float(expected.abs().nan_to_num(0, 0).max()),
+    )
 
 
 def tolerance(x: Tensor) -> float:
     """How far two ways to the same attention may be apart in float64, by rounding alone.
 
-    Scores stay below 16, so with WIDTH channels a weight is off by 2 · 16 · (WIDTH + 3) roundings of EPS/2 at most; the
-    sum over fewer than 32 keys adds as many.
+    Scores stay below 16, so with WIDTH channels a weight is off by 2 · 16 · (WIDTH + 3)
+    roundings of EPS/2 at most; the sum over fewer than 32 keys adds as many.
     """
     return (16 * (WIDTH + 3) + 32) * EPS * float(x.detach().abs().max())
 
 
-PROJECTIONS = [normal(HEADS, WIDTH, WIDTH, seed=seed) * WIDTH**-0.5 for seed in (101, 102, 103)]
+PROJECTIONS = [
+    normal(HEADS, WIDTH, WIDTH, seed=seed) * WIDTH**-0.5 for seed in (101, 102, 103)
+]
 
 
 def layer(
@@ -85,19 +98,31 @@ def layer(
 ) -> Tensor:
     """One layer of self-attention on tokens x (B, T, WIDTH) → (B, HEADS, T, WIDTH): embedding, projections, attention.
 
-    It uses every place that a scheme can fill, so that sinusoids and rotations are tested by the same line. `queries`
-    are the tokens that ask; all are keys. The projections are fixed, so equal tokens have equal queries. A scheme that
-    reads hidden states gets the tokens.
+    It uses every place that a scheme can fill, so that sinusoids and rotations are
+    tested by the same line. `queries` are the tokens that ask; all are keys. The
+    projections are fixed, so equal tokens have equal queries. A scheme that reads
+    hidden states gets the tokens.
     """
     x = x if at.embedding is None else x + at.embedding(positions)
-    q, k, v = (x[:, None] @ weight.to(x.dtype) for weight in PROJECTIONS)  # (B, H, T, D)
-    how = {"q_positions": positions[..., queries], "k_positions": positions, "scheme": at, "mask": mask}
+    q, k, v = (
+        x[:, None] @ weight.to(x.dtype) for weight in PROJECTIONS
+    )  # (B, H, T, D)
+    how = {
+        "q_positions": positions[..., queries],
+        "k_positions": positions,
+        "scheme": at,
+        "mask": mask,
+    }
     return attention(q[:, :, queries], k, v, **how, **hidden(at, x, queries))
 
 
-def hidden(scheme: PositionScheme, x: Tensor, queries: slice = slice(None)) -> dict[str, Tensor]:
+def hidden(
+    scheme: PositionScheme, x: Tensor, queries: slice = slice(None)
+) -> dict[str, Tensor]:
     """The hidden states of the tokens x, as arguments, if the scheme reads them."""
-    return {"q_x": x[:, queries], "k_x": x} if scheme.name in READING_HIDDEN_STATES else {}
+    return (
+        {"q_x": x[:, queries], "k_x": x} if scheme.name in READING_HIDDEN_STATES else {}
+    )
 
 
 def modules_of(part: Any) -> list[nn.Module]:
@@ -111,7 +136,9 @@ def modules_of(part: Any) -> list[nn.Module]:
     elif inspect.ismethod(part):
         inside = [part.__self__]
     else:
-        inside = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
+        inside = [
+            cell.cell_contents for cell in getattr(part, "__closure__", None) or ()
+        ]
     return list(dict.fromkeys(module for each in inside for module in modules_of(each)))
 
 
@@ -121,20 +148,25 @@ def _seeded() -> torch.Generator:
 
 SCHEMES: dict[str, PositionScheme] = {
     "NoPE": NOPE,
-    "window": PositionScheme("window", mask=partial(window, size=3)),
+    "window": PositionScheme("window", mask=partial(sliding_window, size=3)),
     "sinusoidal": scheme.sinusoidal(WIDTH),
     "sinusoidal, concatenated": scheme.sinusoidal(WIDTH, layout="concatenated"),
-    "sinusoidal, tensor2tensor": PositionScheme("t2t", embedding=partial(sinusoidal_tensor2tensor, dim=WIDTH)),
+    "sinusoidal, tensor2tensor": PositionScheme(
+        "t2t", embedding=partial(sinusoidal_tensor2tensor, dim=WIDTH)
+    ),
     "learned": scheme.learned(ROWS, WIDTH, generator=_seeded()),
     "RoPE": scheme.rope(WIDTH),
     "RoPE, half": scheme.rope(WIDTH, layout="half"),
     "RoPE, partial": scheme.rope(WIDTH, rotary_dim=WIDTH // 2),
     "RoPE, attention factor": PositionScheme(
-        "RoPE, attention factor", transform=RoPE(inverse_frequencies(WIDTH), attention_factor=1.25).transform
+        "RoPE, attention factor",
+        transform=RoPE(inverse_frequencies(WIDTH), attention_factor=1.25).transform,
     ),
     "ALiBi": scheme.alibi(HEADS),
     "T5, causal": scheme.t5(HEADS, bidirectional=False, std=1.0, generator=_seeded()),
-    "T5, bidirectional": scheme.t5(HEADS, bidirectional=True, std=1.0, generator=_seeded()),
+    "T5, bidirectional": scheme.t5(
+        HEADS, bidirectional=True, std=1.0, generator=_seeded()
+    ),
 }
 
 
@@ -149,11 +181,15 @@ def every_scheme() -> dict[str, PositionScheme]:
 
 
 READING_HIDDEN_STATES = {
-    group.SCHEMES[name].name for group in groups().values() for name in getattr(group, "HIDDEN", ())
+    group.SCHEMES[name].name
+    for group in groups().values()
+    for name in getattr(group, "HIDDEN", ())
 }
 
 
-def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+def bucket_by_fractions(
+    r: int, *, bidirectional: bool, num_buckets: int, max_distance: int
+) -> int:
     """The equation, with ⌊(B−E) ln(r/E) / ln(M/E)⌋ ≥ j decided as (r/E)^(B−E) ≥ (M/E)^j."""
     count = num_buckets // 2 if bidirectional else num_buckets
     distance = abs(r) if bidirectional else max(-r, 0)
@@ -162,7 +198,9 @@ def bucket_by_fractions(r: int, *, bidirectional: bool, num_buckets: int, max_di
     if distance >= exact:
         power = Fraction(distance, exact) ** (count - exact)
         bucket = exact
-        while bucket < count - 1 and power >= Fraction(max_distance, exact) ** (bucket + 1 - exact):
+        while bucket < count - 1 and power >= Fraction(max_distance, exact) ** (
+            bucket + 1 - exact
+        ):
             bucket += 1
     return bucket + (count if bidirectional and r > 0 else 0)
 
@@ -171,13 +209,19 @@ def public() -> dict[str, Any]:
     """The public functions and classes by name: what a package lists in __all__, or what a module defines."""
     found = {}
     for info in pkgutil.iter_modules(posenc_lib.__path__):
-        if info.name.startswith("_") or info.name == "figures":  # figures draw: test_figures.py has them
+        if (
+            info.name.startswith("_") or info.name == "figures"
+        ):  # figures draw: test_figures.py has them
             continue
         module = import_module(f"posenc_lib.{info.name}")
-        names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+        names = getattr(module, "__all__", None) or [
+            name for name in vars(module) if not name.startswith("_")
+        ]
         for name in names:
             value = getattr(module, name)
-            if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__.startswith(module.__name__):
+            if (
+                inspect.isfunction(value) or inspect.isclass(value)
+            ) and value.__module__.startswith(module.__name__):
                 found[f"{info.name}.{name}"] = value
     return found
 
@@ -188,16 +232,28 @@ def public() -> dict[str, Any]:
 def item(x: Tensor, index: Any) -> Tensor:
     """x[index] in PyTorch's own operators.
 
-    Python's brackets (and its ~) ask the device for a guard before anything is dispatched, and a build for the CPU has
-    no guard for cuda and mps. Every other operation on a fake tensor gets along without one.
+    Python's brackets (and its ~) ask the device for a guard before anything is
+    dispatched, and a build for the CPU has no guard for cuda and mps. Every other
+    operation on a fake tensor gets along without one.
     """
     index = index if isinstance(index, tuple) else (index,)
-    given = sum(part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1 for part in index)
+    given = sum(
+        part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1
+        for part in index
+    )
     given -= sum(part is None or part is Ellipsis for part in index)
     axis = 0
-    if sum(isinstance(part, Tensor) for part in index) > 1:  # several index tensors select together
-        places = [None if part == slice(None) else part for part in index if part is not Ellipsis]
-        return torch.ops.aten.index(x, [None] * (x.dim() - len(places)) * (index[0] is Ellipsis) + places)
+    if (
+        sum(isinstance(part, Tensor) for part in index) > 1
+    ):  # several index tensors select together
+        places = [
+            None if part == slice(None) else part
+            for part in index
+            if part is not Ellipsis
+        ]
+        return torch.ops.aten.index(
+            x, [None] * (x.dim() - len(places)) * (index[0] is Ellipsis) + places
+        )
     for part in index:
         if part is Ellipsis:
             axis += x.dim() - axis - given
@@ -205,7 +261,9 @@ def item(x: Tensor, index: Any) -> Tensor:
             x = torch.ops.aten.unsqueeze(x, axis)
             axis += 1
         elif isinstance(part, slice):
-            x = torch.ops.aten.slice(x, axis, part.start, part.stop, 1 if part.step is None else part.step)
+            x = torch.ops.aten.slice(
+                x, axis, part.start, part.stop, 1 if part.step is None else part.step
+            )
             axis, given = axis + 1, given - 1
         elif isinstance(part, Tensor):
             x = torch.ops.aten.index(x, [None] * axis + [part])
@@ -216,12 +274,19 @@ def item(x: Tensor, index: Any) -> Tensor:
     return x
 
 
-# What Python's binding refuses for a device that PyTorch was built without, as the operation under it.
-OPERATIONS = {Tensor.__getitem__: item, Tensor.__invert__: torch.bitwise_not, Tensor.copy_: torch.ops.aten.copy_}
+# What Python's binding refuses for a device that PyTorch was built without, as the
+# operation under it.
+OPERATIONS = {
+    Tensor.__getitem__: item,
+    Tensor.__invert__: torch.bitwise_not,
+    Tensor.copy_: torch.ops.aten.copy_,
+}
 
 
 class _WithoutGuards(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         func = OPERATIONS.get(func, func)
         return func(*args, **(kwargs or {}))
 
@@ -233,11 +298,19 @@ class _NoFloat64(TorchDispatchMode):
         super().__init__()
         self.device = device
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         for x in tensors(out):
-            if x.device.type == self.device and x.dtype in (torch.float64, torch.complex128):
-                raise TypeError(f"{func} made a {x.dtype} tensor on {self.device}, which has no such dtype")
+            if x.device.type == self.device and x.dtype in (
+                torch.float64,
+                torch.complex128,
+            ):
+                raise TypeError(
+                    f"{func} made a {x.dtype} tensor on {self.device}, which has no "
+                    "such dtype"
+                )
         return out
 
 
@@ -247,11 +320,20 @@ def fake_device(device: str) -> Iterator[Callable[[Any], Any]]:
 
     Yields a function that puts a tree of tensors on it. On "mps" float64 raises too.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), _WithoutGuards(), _NoFloat64("mps"):
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _WithoutGuards(),
+        _NoFloat64("mps"),
+    ):
 
         def move(tree: Any) -> Any:
             return torch.utils._pytree.tree_map(
-                lambda x: torch.empty(x.shape, dtype=x.dtype, device=device) if isinstance(x, Tensor) else x, tree
+                lambda x: (
+                    torch.empty(x.shape, dtype=x.dtype, device=device)
+                    if isinstance(x, Tensor)
+                    else x
+                ),
+                tree,
             )
 
         yield move
@@ -260,17 +342,25 @@ def fake_device(device: str) -> Iterator[Callable[[Any], Any]]:
 # ---- compilation
 
 
-def compilations(function: Callable[..., Any], inputs: Iterable[tuple[Any, ...]], *, rotates: bool = False) -> int:
+def compilations(
+    function: Callable[..., Any],
+    inputs: Iterable[tuple[Any, ...]],
+    *,
+    rotates: bool = False,
+) -> int:
     """How often `function` is compiled for these inputs; a graph break or another result than in eager mode raises.
 
-    With `rotates` the last bits may differ: compiled, a rotation is the equation; in eager mode, another kernel.
+    With `rotates` the last bits may differ: compiled, a rotation is the equation; in
+    eager mode, another kernel.
     """
     same = same_but_for_rounding if rotates else torch.equal
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(function, fullgraph=True, backend=counter)
     for args in inputs:
-        for actual, expected in zip(tensors(compiled(*args)), tensors(function(*args)), strict=True):
+        for actual, expected in zip(
+            tensors(compiled(*args)), tensors(function(*args)), strict=True
+        ):
             assert actual.dtype == expected.dtype
             assert same(actual, expected), "compiled and eager mode differ"
     return counter.frame_count

@@ -19,7 +19,10 @@ CPU = torch.device("cpu")
 
 def test_ratios_are_taken_within_a_round() -> None:
     found = measure.interleaved(
-        {"one": partial(_work, 0.004), "two": partial(_work, 0.008)}, seconds=0, device=CPU, least=5
+        {"one": partial(_work, 0.004), "two": partial(_work, 0.008)},
+        seconds=0,
+        device=CPU,
+        least=5,
     )
     assert found["one"]["ratio"] == 1
     assert found["one"]["quartiles"] == [1, 1]
@@ -28,8 +31,15 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 
 def test_more_rounds_for_what_is_quick() -> None:
-    cases = {"first": partial(_work, 0.002), "quick": partial(_work, 0.004), "slow": partial(_work, 0.06)}
-    rounds = {name: row["rounds"] for name, row in measure.interleaved(cases, seconds=0.6, device=CPU).items()}
+    cases = {
+        "first": partial(_work, 0.002),
+        "quick": partial(_work, 0.004),
+        "slow": partial(_work, 0.06),
+    }
+    rounds = {
+        name: row["rounds"]
+        for name, row in measure.interleaved(cases, seconds=0.6, device=CPU).items()
+    }
     assert rounds["slow"] == 3 < 10 < rounds["first"] == rounds["quick"]
 
 
@@ -51,25 +61,44 @@ def test_a_target_is_met_on_its_side_of_the_limit() -> None:
     where = {"what": "forward", "shape": "long", "dtype": "float32", "threads": 1}
     times = {"clone": 2.0, "ours interleaved": 2.3, "ours half": 2.0, peers.LLAMA: 5.0}
     rows = [
-        {**where, "case": case, "ratio": t, "memory": 1.0, "layout": "half" if case == peers.LLAMA else None}
+        {
+            **where,
+            "case": case,
+            "ratio": t,
+            "memory": 1.0,
+            "layout": "half" if case == peers.LLAMA else None,
+        }
         for case, t in times.items()
     ]
-    found = {target["target"]: target for target in reached([*rows, {"what": "table", "failed": "stopped"}])}
+    found = {
+        target["target"]: target
+        for target in reached([*rows, {"what": "table", "failed": "stopped"}])
+    }
     over_clone = found["ours interleaved over clone, float32, threads: 1"]
     assert (over_clone["reached"], over_clone["met"]) == (1.15, False)
     lead = found[f"{peers.LLAMA} over ours half, at least"]
     assert (lead["reached"], lead["limit"], lead["met"]) == (2.5, 3.0, False)
-    assert found["fastest peer over ours, at least: half, forward, long, float32, threads: 1"]["met"]
+    assert found[
+        "fastest peer over ours, at least: half, forward, long, float32, threads: 1"
+    ]["met"]
 
 
 def test_a_group_that_fails_keeps_its_rows_and_says_why(tmp_path: Path) -> None:
     stand_in = tmp_path / "python"
     row = '{"what": "accuracy", "case": "ours", "table": 1, "score": 1}'
-    stand_in.write_text(f"#!/bin/sh\necho '{row}'\necho 'RuntimeError: no memory' >&2\nexit 1\n")
+    stand_in.write_text(
+        f"#!/bin/sh\necho '{row}'\necho 'RuntimeError: no memory' >&2\nexit 1\n"
+    )
     stand_in.chmod(0o755)
     rows = bench._rows("accuracy", 1, CPU, str(stand_in))
-    assert rows == [json.loads(row), {"what": "accuracy", "threads": 1, "failed": "RuntimeError: no memory"}]
-    write(tmp_path / "out.json", {"settings": {}, "versions": {}, "targets": [], "runs": rows})
+    assert rows == [
+        json.loads(row),
+        {"what": "accuracy", "threads": 1, "failed": "RuntimeError: no memory"},
+    ]
+    write(
+        tmp_path / "out.json",
+        {"settings": {}, "versions": {}, "targets": [], "runs": rows},
+    )
     assert json.loads((tmp_path / "out.json").read_text())["runs"] == rows
 
 

@@ -1,7 +1,7 @@
 """Every public callable: dtypes and accuracy, devices, compilation, vmap, gradients, and malformed input.
 
-One table says how to call each of them with tensors, a second what else they take and what they must refuse. Two tests
-compare the tables with what the library makes public.
+One table says how to call each of them with tensors, a second what else they take and
+what they must refuse. Two tests compare the tables with what the library makes public.
 """
 
 from __future__ import annotations
@@ -92,27 +92,43 @@ def is_content(x: Tensor) -> bool:
 
 def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     wide = torch.promote_types(dtype, torch.float32)
-    return {name: x.to(wide if name in EXACT else dtype) if is_content(x) else x for name, x in inputs.items()}
+    return {
+        name: x.to(wide if name in EXACT else dtype) if is_content(x) else x
+        for name, x in inputs.items()
+    }
 
 
 def positional(case: Case, names: list[str]) -> Callable[..., Any]:
     return lambda *values: case.call(**dict(zip(names, values, strict=True)))
 
 
-def assert_accurate(case: Case, inputs: Inputs, outputs: Any, compute: torch.dtype) -> None:
+def assert_accurate(
+    case: Case, inputs: Inputs, outputs: Any, compute: torch.dtype
+) -> None:
     """`outputs` differ from the float64 results of the same inputs by no more than their arithmetic may."""
     inputs = {name: x.double() if is_content(x) else x for name, x in inputs.items()}
-    for actual, exact in zip(tensors(outputs), tensors((case.exact or case.call)(**inputs)), strict=True):
+    for actual, exact in zip(
+        tensors(outputs), tensors((case.exact or case.call)(**inputs)), strict=True
+    ):
         if not actual.is_floating_point():
             assert torch.equal(actual, exact)
             continue
         error = torch.finfo(compute).eps / 2 * case.noise(inputs, exact)
-        error = error + case.steps * torch.finfo(actual.dtype).eps / 2 * float(exact.detach().abs().max())
-        assert rounds_to(actual, exact, error), f"off by {float((actual.double() - exact).abs().max())}"
+        error = error + case.steps * torch.finfo(actual.dtype).eps / 2 * float(
+            exact.detach().abs().max()
+        )
+        assert rounds_to(actual, exact, error), (
+            f"off by {float((actual.double() - exact).abs().max())}"
+        )
 
 
 def test_the_table_has_every_public_callable() -> None:
-    called = {name.split(",")[0] for name in CASES} | set(CONSTANTS) | set(COORDINATES) | WITHOUT_TENSORS
+    called = (
+        {name.split(",")[0] for name in CASES}
+        | set(CONSTANTS)
+        | set(COORDINATES)
+        | WITHOUT_TENSORS
+    )
     assert called == {name for name in public() if name.split(".")[0] not in ELSEWHERE}
 
 
@@ -133,7 +149,9 @@ def test_dtype_and_accuracy(name: str, dtype: torch.dtype) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.int32, torch.int16, torch.uint8]
+)
 def test_dtype_of_positions_and_masks(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
     inputs = case.inputs(9, 0)
@@ -145,7 +163,9 @@ def test_dtype_of_positions_and_masks(name: str, dtype: torch.dtype) -> None:
         with pytest.raises(TypeError, match=r"must be .*integers"):
             case.call(**others)
         return
-    for actual, expected in zip(tensors(case.call(**others)), tensors(case.call(**inputs)), strict=True):
+    for actual, expected in zip(
+        tensors(case.call(**others)), tensors(case.call(**inputs)), strict=True
+    ):
         assert torch.equal(actual, expected)
         assert actual.dtype == expected.dtype or name in RETURN_POSITIONS
 
@@ -155,8 +175,14 @@ def test_meta_tensors_give_shapes(name: str) -> None:
     case = CASES[name]
     inputs = case.inputs(9, 0)
     on_meta = case.call(**{key: x.to("meta") for key, x in inputs.items()})
-    for actual, expected in zip(tensors(on_meta), tensors(case.call(**inputs)), strict=True):
-        assert (actual.device.type, actual.shape, actual.dtype) == ("meta", expected.shape, expected.dtype)
+    for actual, expected in zip(
+        tensors(on_meta), tensors(case.call(**inputs)), strict=True
+    ):
+        assert (actual.device.type, actual.shape, actual.dtype) == (
+            "meta",
+            expected.shape,
+            expected.dtype,
+        )
 
 
 @every_case
@@ -172,14 +198,28 @@ def test_other_devices(name: str, device: str, dtype: torch.dtype) -> None:
         outputs = tensors(case.call(**move(inputs)))
     for actual, wanted in zip(outputs, expected, strict=True):
         assert (actual.device.type, actual.shape) == (device, wanted.shape)
-        narrow = torch.float32 if device == "mps" and wanted.dtype == torch.float64 else wanted.dtype
+        narrow = (
+            torch.float32
+            if device == "mps" and wanted.dtype == torch.float64
+            else wanted.dtype
+        )
         assert actual.dtype == narrow
 
 
 def test_the_stand_in_indexes_as_python_does() -> None:
-    x, some, every = torch.arange(120).reshape(2, 3, 4, 5), torch.tensor([[1, 0]]), slice(None)
+    x, some, every = (
+        torch.arange(120).reshape(2, 3, 4, 5),
+        torch.tensor([[1, 0]]),
+        slice(None),
+    )
     single = [None, -1, some]
-    several = [(..., None), (every, None), (..., slice(0, 3)), (..., slice(None, None, 2)), (every, some)]
+    several = [
+        (..., None),
+        (every, None),
+        (..., slice(0, 3)),
+        (..., slice(None, None, 2)),
+        (every, some),
+    ]
     several += [(..., some, slice(1, None)), (every, None, 2, slice(None, -1))]
     for index in single + several:
         assert torch.equal(item(x, index), x[index])
@@ -192,25 +232,45 @@ def test_real_gpu(dtype: torch.dtype) -> None:
         inputs = cast(case.inputs(9, 0), dtype)
         outputs = case.call(**{key: x.cuda() for key, x in inputs.items()})
         assert all(x.is_cuda for x in tensors(outputs))
-        assert_accurate(case, inputs, [x.cpu() for x in tensors(outputs)], torch.promote_types(dtype, torch.float32))
+        assert_accurate(
+            case,
+            inputs,
+            [x.cpu() for x in tensors(outputs)],
+            torch.promote_types(dtype, torch.float32),
+        )
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.graphs])
 def test_compile(name: str) -> None:
     case = CASES[name]
-    inputs = [case.inputs(length, 0) for length in (LENGTHS if case.graphs < len(LENGTHS) else LENGTHS[:2])]
+    inputs = [
+        case.inputs(length, 0)
+        for length in (LENGTHS if case.graphs < len(LENGTHS) else LENGTHS[:2])
+    ]
     names = list(inputs[0])
     given = [tuple(tensors.values()) for tensors in inputs]
     rotates = name == "scheme.rope" or name.startswith("rotary.")
     assert compilations(positional(case, names), given, rotates=rotates) <= case.graphs
 
 
-# The values of floats are checked in eager mode (are they finite?), which must not reach into the graph.
-@pytest.mark.parametrize("name", ["frequencies.cos_sin", "rotary.RoPE, transform", "attention.attention"])
+# The values of floats are checked in eager mode (are they finite?), which must not
+# reach into the graph.
+@pytest.mark.parametrize(
+    "name", ["frequencies.cos_sin", "rotary.RoPE, transform", "attention.attention"]
+)
 def test_compile_with_positions_between_integers(name: str) -> None:
     case = CASES[name]
-    inputs = [{key: x.double() for key, x in case.inputs(length, 0).items()} for length in LENGTHS]
-    assert compilations(positional(case, list(inputs[0])), [tuple(given.values()) for given in inputs]) <= 2
+    inputs = [
+        {key: x.double() for key, x in case.inputs(length, 0).items()}
+        for length in LENGTHS
+    ]
+    assert (
+        compilations(
+            positional(case, list(inputs[0])),
+            [tuple(given.values()) for given in inputs],
+        )
+        <= 2
+    )
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
@@ -222,7 +282,10 @@ def test_constants(name: str) -> None:
     with torch.device("meta"):  # whatever the default device is
         again = CONSTANTS[name]()
     for x, y in zip(tensors(value), tensors(again), strict=True):
-        assert (x.dtype, x.device.type) == (torch.int64 if name.startswith("multimodal") else torch.float64, "cpu")
+        assert (x.dtype, x.device.type) == (
+            torch.int64 if name.startswith("multimodal") else torch.float64,
+            "cpu",
+        )
         assert torch.equal(x, y)
 
 
@@ -231,14 +294,19 @@ def test_constants(name: str) -> None:
     [
         name
         for name in CONSTANTS
-        if not name.startswith("multimodal") and "generator" not in inspect.signature(public()[name]).parameters
+        if not name.startswith("multimodal")
+        and "generator" not in inspect.signature(public()[name]).parameters
     ],
 )
 def test_constants_compile(name: str) -> None:
     if not tensors(CONSTANTS[name]()):
         return
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: x * tensors(CONSTANTS[name]())[0].sum(), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda x: x * tensors(CONSTANTS[name]())[0].sum(),
+        fullgraph=True,
+        backend="aot_eager",
+    )
     assert compiled(torch.ones(3)).shape == (3,)
 
 
@@ -260,7 +328,13 @@ def inductor_problem() -> str | None:
 
 @pytest.mark.skipif(inductor_problem() is not None, reason=str(inductor_problem()))
 @pytest.mark.parametrize(
-    "name", ["embedding.sinusoidal", "rotary.RoPE, transform", "bias.T5Bias", "attention.attention"]
+    "name",
+    [
+        "embedding.sinusoidal",
+        "rotary.RoPE, transform",
+        "bias.T5Bias",
+        "attention.attention",
+    ],
 )
 def test_inductor(name: str) -> None:
     torch._dynamo.reset()
@@ -274,7 +348,9 @@ def test_inductor(name: str) -> None:
 def test_vmap(name: str) -> None:
     case = CASES[name]
     batch = [case.inputs(5, seed) for seed in range(3)]
-    roundings = 512 if name == "rotary.grape" else 64  # the angles of grape, some hundreds here, are rounded too
+    roundings = (
+        512 if name == "rotary.grape" else 64
+    )  # the angles of grape, some hundreds here, are rounded too
 
     def noise(inputs: Inputs, exact: Tensor) -> Tensor:
         return roundings * exact.abs().max()
@@ -282,12 +358,19 @@ def test_vmap(name: str) -> None:
     call = positional(case, list(batch[0]))
     one = [key for key in batch[0] if key in case.parameters or key == "noise"]
     mapped = tuple(None if key in one else 0 for key in batch[0])
-    given = [batch[0][key] if key in one else torch.stack([inputs[key] for inputs in batch]) for key in batch[0]]
+    given = [
+        batch[0][key] if key in one else torch.stack([inputs[key] for inputs in batch])
+        for key in batch[0]
+    ]
     together = tensors(vmap(call, mapped)(*given))
     alone = [tensors(call(*inputs.values())) for inputs in batch]
     for i, actual in enumerate(together):
         assert_accurate(
-            Case(lambda i=i: torch.stack([row[i] for row in alone]), lambda *_: {}, noise=noise),
+            Case(
+                lambda i=i: torch.stack([row[i] for row in alone]),
+                lambda *_: {},
+                noise=noise,
+            ),
             {},
             actual,
             torch.float64,
@@ -295,18 +378,31 @@ def test_vmap(name: str) -> None:
 
 
 def test_gradients_of_tables() -> None:
-    positions, frequencies = torch.tensor([0.0, 1.5, 40.25], dtype=torch.float64), inverse_frequencies(6)
+    positions, frequencies = (
+        torch.tensor([0.0, 1.5, 40.25], dtype=torch.float64),
+        inverse_frequencies(6),
+    )
     for x in (positions, frequencies):
         x.requires_grad_()
-    assert torch.autograd.gradcheck(partial(cos_sin, dtype=torch.float64), (positions, frequencies))
-    assert torch.autograd.gradcheck(lambda at: sinusoidal(at, 7, dtype=torch.float64), (positions,))
+    assert torch.autograd.gradcheck(
+        partial(cos_sin, dtype=torch.float64), (positions, frequencies)
+    )
+    assert torch.autograd.gradcheck(
+        lambda at: sinusoidal(at, 7, dtype=torch.float64), (positions,)
+    )
     x = normal(3, 6)
-    assert torch.autograd.gradcheck(lambda at, f: RoPE(f)(at, torch.float64)(x), (positions, frequencies))
+    assert torch.autograd.gradcheck(
+        lambda at, f: RoPE(f)(at, torch.float64)(x), (positions, frequencies)
+    )
 
 
 @pytest.mark.parametrize(
     "name",
-    [name for name, case in CASES.items() if case.differentiable and any(map(is_content, case.inputs(3, 0).values()))],
+    [
+        name
+        for name, case in CASES.items()
+        if case.differentiable and any(map(is_content, case.inputs(3, 0).values()))
+    ],
 )
 def test_gradients(name: str) -> None:
     case = CASES[name]
@@ -322,24 +418,44 @@ def test_gradients(name: str) -> None:
     def run(*values: Tensor) -> Any:
         return case.call(**dict(zip(content, values, strict=True)), **rest)
 
-    assert torch.autograd.gradcheck(run, given, fast_mode=sum(x.numel() for x in given) > 1000)
+    assert torch.autograd.gradcheck(
+        run, given, fast_mode=sum(x.numel() for x in given) > 1000
+    )
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_gradients_through_attention(name: str) -> None:
     scheme, positions = SCHEMES[name], arange(3)
-    qkv = tuple(normal(1, HEADS, 3, WIDTH, seed=seed).requires_grad_() for seed in range(3))
+    qkv = tuple(
+        normal(1, HEADS, 3, WIDTH, seed=seed).requires_grad_() for seed in range(3)
+    )
 
     def run(q: Tensor, k: Tensor, v: Tensor, *table: Tensor) -> Tensor:
         used = scheme
         if table:
             used = PositionScheme(
-                name, scale=1.0, bias=lambda m, n: functional_call(scheme.bias, {"table": table[0]}, (m, n))
+                name,
+                scale=1.0,
+                bias=lambda m, n: functional_call(
+                    scheme.bias, {"table": table[0]}, (m, n)
+                ),
             )
         mask = causal(positions, positions)
-        return attention(q, k, v, q_positions=positions, k_positions=positions, scheme=used, mask=mask)
+        return attention(
+            q,
+            k,
+            v,
+            q_positions=positions,
+            k_positions=positions,
+            scheme=used,
+            mask=mask,
+        )
 
-    learned = (scheme.bias.table.detach().double().requires_grad_(),) if isinstance(scheme.bias, nn.Module) else ()
+    learned = (
+        (scheme.bias.table.detach().double().requires_grad_(),)
+        if isinstance(scheme.bias, nn.Module)
+        else ()
+    )
     assert torch.autograd.gradcheck(run, qkv + learned)
 
 
@@ -352,17 +468,40 @@ def test_inputs_are_left_as_they_are(name: str) -> None:
     assert all(torch.equal(inputs[key], before[key]) for key in inputs)
 
 
-# Products of matrices are what autocast is for. All else must not change: tables, given frequencies, positions, masks.
+# Products of matrices are what autocast is for. All else must not change: tables, given
+# frequencies, positions, masks.
 WITH_PRODUCTS: dict[str, tuple[str, ...]] = {
     "attention": (
-        *("attention", "attention_weights", "branched_scores", "causal_linear_attention", "fused_attention"),
+        *(
+            "attention",
+            "attention_weights",
+            "branched_scores",
+            "causal_linear_attention",
+            "fused_attention",
+        ),
         *("linear_attention", "positive_features", "recurrent_retention", "retention"),
         *("toeplitz_attention", "ConvSPE", "SineSPE"),
     ),
     "bias": ("IRPEContextual",),
     "content": (
-        *("CoPE", "DAPE", "DeBERTa", "ForgetGate", "PaTH", "RelativeLogits", "Shaw", "Shaw, values", "TUPE"),
-        *("TransformerXL", "deberta_released_scores", "deberta_scores", "deberta_v2_scores", "path_scores"),
+        *(
+            "CoPE",
+            "DAPE",
+            "DeBERTa",
+            "ForgetGate",
+            "PaTH",
+            "RelativeLogits",
+            "Shaw",
+            "Shaw, values",
+            "TUPE",
+        ),
+        *(
+            "TransformerXL",
+            "deberta_released_scores",
+            "deberta_scores",
+            "deberta_v2_scores",
+            "path_scores",
+        ),
         *("relative_key_query_scores", "relative_key_scores"),
     ),
     "embedding": ("ConvolutionalEmbedding", "LearnableFourier", "PEG"),
@@ -380,7 +519,10 @@ def test_autocast_changes_products_alone(name: str) -> None:
     inputs = cast(case.inputs(9, 0), torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = tensors(case.call(**inputs))
-    same = all(torch.equal(x, y) for x, y in zip(inside, tensors(case.call(**inputs)), strict=True))
+    same = all(
+        torch.equal(x, y)
+        for x, y in zip(inside, tensors(case.call(**inputs)), strict=True)
+    )
     package, call = name.split(".", 1)
     assert same == (call not in WITH_PRODUCTS.get(package, ()))
     assert all(bool(x.isfinite().all()) for x in inside if x.is_floating_point())

@@ -1,7 +1,8 @@
 """Checkpoints: published settings give the published numbers, and everything else raises and names its key.
 
-Expected values come from three places, never from the shipped configurations: numbers that the models' reports and code
-state, golden cases of other libraries, and loops straight from a definition.
+Expected values come from three places, never from the shipped configurations: numbers
+that the models' reports and code state, golden cases of other libraries, and loops
+straight from a definition.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def llama(**changes: Any) -> dict[str, Any]:
         "max_position_embeddings": 2048,
         "rope_theta": 10000.0,
     }
-    return {key: value for key, value in (config | changes).items() if value is not None}
+    return {
+        key: value for key, value in (config | changes).items() if value is not None
+    }
 
 
 def with_key(name: str, path: str, value: Any) -> dict[str, Any]:
@@ -84,7 +87,9 @@ def gemma4_by_layer(extra: dict[str, Any], *, only: bool = False) -> dict[str, A
     """Gemma 4 as transformers 5.24 writes it: global heads have their width in entries of their own."""
     config = copy.deepcopy(shipped()["gemma-4-e2b"])
     size = config.pop("global_head_dim")
-    full = [i for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    full = [
+        i for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"
+    ]
     own = extra if only else {f"{i:02d}": {"head_dim": size} for i in full} | extra
     return config | {"per_layer_config": own}
 
@@ -92,21 +97,47 @@ def gemma4_by_layer(extra: dict[str, Any], *, only: bool = False) -> dict[str, A
 def omni(path: str = "", value: Any = None) -> dict[str, Any]:
     """Qwen2.5-Omni in its nested form, with one key changed, or taken away by `...`."""
     text = {
-        **{"hidden_size": 3584, "num_attention_heads": 28, "max_position_embeddings": 32768, "rope_theta": 1e6},
-        **{"num_hidden_layers": 28, "rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]}},
+        **{
+            "hidden_size": 3584,
+            "num_attention_heads": 28,
+            "max_position_embeddings": 32768,
+            "rope_theta": 1e6,
+        },
+        **{
+            "num_hidden_layers": 28,
+            "rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]},
+        },
         "use_sliding_window": False,
     }
     vision = {
-        **{"model_type": "qwen2_5_omni_vision_encoder", "depth": 32, "hidden_size": 1280, "num_heads": 16},
-        **{"window_size": 112, "patch_size": 14, "fullatt_block_indexes": [7, 15, 23, 31]},
+        **{
+            "model_type": "qwen2_5_omni_vision_encoder",
+            "depth": 32,
+            "hidden_size": 1280,
+            "num_heads": 16,
+        },
+        **{
+            "window_size": 112,
+            "patch_size": 14,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
     }
     audio = {
-        **{"d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20, "max_source_positions": 1500},
+        **{
+            "d_model": 1280,
+            "encoder_layers": 32,
+            "encoder_attention_heads": 20,
+            "max_source_positions": 1500,
+        },
         "n_window": 100,
     }
     config: dict[str, Any] = {
         "model_type": "qwen2_5_omni",
-        "thinker_config": {"text_config": text, "vision_config": vision, "audio_config": audio},
+        "thinker_config": {
+            "text_config": text,
+            "vision_config": vision,
+            "audio_config": audio,
+        },
         "talker_config": copy.deepcopy(text)
         | {"num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 12}
         | {"head_dim": 128},
@@ -124,7 +155,9 @@ def omni(path: str = "", value: Any = None) -> dict[str, Any]:
 
 XL = shipped()["class-default-transfo-xl"]
 QWEN25_YARN = with_key(
-    "qwen2.5-3b", "rope_scaling", {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    "qwen2.5-3b",
+    "rope_scaling",
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
 )
 
 
@@ -141,7 +174,9 @@ QWEN25_YARN = with_key(
     ],
     ids=["llama-3.1", "qwen2.5-yarn", "deepseek-v3", "gpt-oss"],
 )
-def test_pairs_kept_blended_and_divided(config: Any, length: int, expected: tuple[int, int, int]) -> None:
+def test_pairs_kept_blended_and_divided(
+    config: Any, length: int, expected: tuple[int, int, int]
+) -> None:
     turn = decoder(config)[0].rotation
     assert turn is not None
     assert bands(turn, length) == expected
@@ -165,22 +200,39 @@ def test_last_wavelength_and_pairs_that_never_turn(
     assert turn is not None
     waves = turn.wavelengths()
     assert float(waves[-1]) == pytest.approx(last, rel=5e-3)
-    assert (never_turn(waves, 8192), never_turn(waves, 131072)) == (beyond_8192, beyond_131072)
+    assert (never_turn(waves, 8192), never_turn(waves, 131072)) == (
+        beyond_8192,
+        beyond_131072,
+    )
 
 
 def test_llama_3() -> None:
     turn = decoder("llama-3-8b")[0].rotation
     assert turn is not None
-    assert (turn.base, turn.dim, turn.kind, turn.layout) == (500_000, 128, "default", "half")
-    factors = [dict(decoder(name)[0].rotation.options)["factor"] for name in ("llama-3.1-8b", "llama-3.2-1b")]  # type: ignore[union-attr]
+    assert (turn.base, turn.dim, turn.kind, turn.layout) == (
+        500_000,
+        128,
+        "default",
+        "half",
+    )
+    factors = [
+        dict(decoder(name)[0].rotation.options)["factor"]
+        for name in ("llama-3.1-8b", "llama-3.2-1b")
+    ]  # type: ignore[union-attr]
     assert factors == [8, 32]
-    assert [decoder(name)[0].head_dim for name in ("llama-3.2-1b", "llama-3.2-3b")] == [64, 128]
+    assert [decoder(name)[0].head_dim for name in ("llama-3.2-1b", "llama-3.2-3b")] == [
+        64,
+        128,
+    ]
 
 
 def test_llama_4_scout_alternates_chunks_and_layers_without_positions() -> None:
     plan = layers.llama4(48)
     for ours, theirs in zip(decoder("llama-4-scout"), plan, strict=True):
-        assert (ours.rotation is None, ours.chunk) == (theirs.base is None, theirs.chunk)
+        assert (ours.rotation is None, ours.chunk) == (
+            theirs.base is None,
+            theirs.chunk,
+        )
         assert ours.temperature == (None if theirs.temperature is None else (8192, 0.1))
     turn = decoder("llama-4-scout")[0].rotation
     assert turn is not None
@@ -211,22 +263,33 @@ def test_gpt_oss() -> None:
     assert turn is not None
     assert turn.base == 150_000
     assert turn.schedule().attention_factor == pytest.approx(1.3466, abs=5e-5)
-    # The page says that rounding the ramp's ends keeps the counts and changes every blended pair.
-    rounded = decoder(with_key("gpt-oss-20b", "rope_scaling.truncate", True))[0].rotation
+    # The page says that rounding the ramp's ends keeps the counts and changes every
+    # blended pair.
+    rounded = decoder(with_key("gpt-oss-20b", "rope_scaling.truncate", True))[
+        0
+    ].rotation
     assert rounded is not None
     assert bands(rounded, 131072) == bands(turn, 131072)
-    assert (rounded.wavelengths(1) != turn.wavelengths(1)).tolist() == [9 <= i < 18 for i in range(32)]
-    # Where the ramp begins and ends, as vLLM's developers measured it: 8.0928 and 17.3980.
+    assert (rounded.wavelengths(1) != turn.wavelengths(1)).tolist() == [
+        9 <= i < 18 for i in range(32)
+    ]
+    # Where the ramp begins and ends, as vLLM's developers measured it: 8.0928 and
+    # 17.3980.
     ratio = turn.wavelengths(1) / turn.wavelengths()
     blended = ((1 / ratio - 1) / (1 / 32 - 1))[9:18]
-    measured = (torch.arange(9, 18, dtype=torch.float64) - 8.092779115512402) / (17.39802450158856 - 8.092779115512402)
+    measured = (torch.arange(9, 18, dtype=torch.float64) - 8.092779115512402) / (
+        17.39802450158856 - 8.092779115512402
+    )
     torch.testing.assert_close(blended, measured, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "window", "factor"), [("gemma-3-1b", 26, 512, None), ("gemma-3-4b", 34, 1024, 8.0)]
+    ("name", "count", "window", "factor"),
+    [("gemma-3-1b", 26, 512, None), ("gemma-3-4b", 34, 1024, 8.0)],
 )
-def test_gemma_3_scales_global_layers_alone(name: str, count: int, window: int, factor: float | None) -> None:
+def test_gemma_3_scales_global_layers_alone(
+    name: str, count: int, window: int, factor: float | None
+) -> None:
     plan = layers.gemma3(count, window=window, factor=factor or 1.0)
     for ours, theirs in zip(decoder(name), plan, strict=True):
         turn = ours.rotation
@@ -235,7 +298,9 @@ def test_gemma_3_scales_global_layers_alone(name: str, count: int, window: int, 
         rope = theirs.rope(256)
         assert rope is not None
         assert torch.equal(turn.schedule().frequencies, rope.frequencies)
-    assert {dict(turn.options).get("factor") for turn in rotations(read(name).stacks[0])} == {None, factor}
+    assert {
+        dict(turn.options).get("factor") for turn in rotations(read(name).stacks[0])
+    } == {None, factor}
 
 
 def test_gemma_3_as_an_encoder_halves_its_window() -> None:
@@ -262,24 +327,43 @@ def test_gemma_4_global_layers_turn_a_quarter_of_wider_heads() -> None:
 
 def test_smollm3_has_no_positions_in_every_fourth_layer() -> None:
     stack = decoder("smollm3-3b")
-    assert [i for i, layer in enumerate(stack) if layer.rotation is None] == list(range(3, 36, 4))
-    assert {layer.rotation.base for layer in stack if layer.rotation is not None} == {5e6}
+    assert [i for i, layer in enumerate(stack) if layer.rotation is None] == list(
+        range(3, 36, 4)
+    )
+    assert {layer.rotation.base for layer in stack if layer.rotation is not None} == {
+        5e6
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "sections", "turns", "base", "length"),
-    [("qwen2.5-vl-3b", (16, 24, 24), False, 1e6, 128_000), ("qwen3-vl-8b", (24, 20, 20), True, 5e6, 262_144)],
+    [
+        ("qwen2.5-vl-3b", (16, 24, 24), False, 1e6, 128_000),
+        ("qwen3-vl-8b", (24, 20, 20), True, 5e6, 262_144),
+    ],
 )
-def test_qwen_vl_sections(name: str, sections: tuple[int, ...], turns: bool, base: float, length: int) -> None:
+def test_qwen_vl_sections(
+    name: str, sections: tuple[int, ...], turns: bool, base: float, length: int
+) -> None:
     stack = read(name).stacks[0]
     turn = stack.layers[0].rotation
     assert turn is not None
-    assert (turn.sections, turn.turns, turn.base, stack.length) == (sections, turns, base, length)
+    assert (turn.sections, turn.turns, turn.base, stack.length) == (
+        sections,
+        turns,
+        base,
+        length,
+    )
 
 
 def test_qwen_2_5_vl_sees_windows_of_eight_patches_but_in_four_layers() -> None:
     tower = read("qwen2.5-vl-3b").stacks[1].layers
-    assert [i for i, layer in enumerate(tower) if layer.patches is None] == [7, 15, 23, 31]
+    assert [i for i, layer in enumerate(tower) if layer.patches is None] == [
+        7,
+        15,
+        23,
+        31,
+    ]
     assert {layer.patches for layer in tower} == {None, (8, 0)}
 
 
@@ -289,20 +373,28 @@ def test_phi_3_changes_lists_past_the_trained_length() -> None:
     lists = golden("rope_longrope_phi35_mini_short")["params"]["rope_parameters"]
     for length, key in ((4096, "short_factor"), (4097, "long_factor")):
         ratio = turn.wavelengths(length) / turn.wavelengths()
-        torch.testing.assert_close(ratio, torch.tensor(lists[key], dtype=torch.float64), rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            ratio, torch.tensor(lists[key], dtype=torch.float64), rtol=1e-12, atol=0
+        )
     assert turn.schedule(1).attention_factor == pytest.approx(1.1902, abs=5e-5)
 
 
 @pytest.mark.parametrize("name", ["su", "yarn", "longrope"])
 def test_phi_3_has_three_names_for_longrope(name: str) -> None:
-    assert decoder(with_key("phi-3.5-mini", "rope_scaling.type", name)) == decoder("phi-3.5-mini")
+    assert decoder(with_key("phi-3.5-mini", "rope_scaling.type", name)) == decoder(
+        "phi-3.5-mini"
+    )
 
 
 def test_modernbert_sees_64_on_each_side() -> None:
     stack = decoder("class-default-modernbert")
     for ours, theirs in zip(stack, layers.modernbert(22), strict=True):
         assert ours.rotation is not None
-        assert (ours.rotation.base, ours.window, ours.causal) == (theirs.base, theirs.window, False)
+        assert (ours.rotation.base, ours.window, ours.causal) == (
+            theirs.base,
+            theirs.window,
+            False,
+        )
     at = torch.arange(200)
     mask = stack[1].scheme().mask
     assert mask is not None
@@ -310,18 +402,32 @@ def test_modernbert_sees_64_on_each_side() -> None:
 
 
 def test_olmo_3_scales_full_layers_alone() -> None:
-    scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
-    config = shipped()["class-default-olmo3"] | {"rope_scaling": scaling, "max_position_embeddings": 65536}
-    kinds = [layer.rotation.kind for layer in decoder(config) if layer.rotation is not None]
+    scaling = {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+    }
+    config = shipped()["class-default-olmo3"] | {
+        "rope_scaling": scaling,
+        "max_position_embeddings": 65536,
+    }
+    kinds = [
+        layer.rotation.kind for layer in decoder(config) if layer.rotation is not None
+    ]
     assert kinds == ["default", "default", "default", "yarn"] * 8
     assert [layer.window for layer in decoder(config)] == [4096, 4096, 4096, None] * 8
-    assert {layer.rotation.base for layer in decoder(config) if layer.rotation is not None} == {500_000}
+    assert {
+        layer.rotation.base for layer in decoder(config) if layer.rotation is not None
+    } == {500_000}
 
 
 def test_cohere_2_rotates_in_windows_alone() -> None:
     ours = decoder("class-default-cohere2")
     for layer, theirs in zip(ours, layers.cohere2(40, base=10_000.0), strict=True):
-        assert (layer.rotation is None, layer.window) == (theirs.base is None, theirs.window)
+        assert (layer.rotation is None, layer.window) == (
+            theirs.base is None,
+            theirs.window,
+        )
     assert ours[0].rotation is not None
     assert ours[0].rotation.layout == "interleaved"
 
@@ -331,8 +437,14 @@ def test_windows_that_must_be_switched_on() -> None:
     assert {layer.window for layer in decoder(config)} == {None}
     switched = decoder(config | {"use_sliding_window": True, "max_window_layers": 20})
     assert [layer.window for layer in switched] == [None] * 20 + [131_072] * 8
-    assert {layer.window for layer in decoder(with_key("mistral-7b-v0.3", "sliding_window", 4096))} == {4096}
-    smollm = with_key("smollm3-3b", "layer_types", ...) | {"use_sliding_window": True, "sliding_window": 512}
+    assert {
+        layer.window
+        for layer in decoder(with_key("mistral-7b-v0.3", "sliding_window", 4096))
+    } == {4096}
+    smollm = with_key("smollm3-3b", "layer_types", ...) | {
+        "use_sliding_window": True,
+        "sliding_window": 512,
+    }
     assert [layer.window for layer in decoder(smollm)] == [None, None, None, 512] * 9
 
 
@@ -342,8 +454,14 @@ def test_encoders_and_decoders() -> None:
         "sinusoidal, tensor2tensor",
         "learned",
     ]
-    assert [[layer.causal for layer in stack.layers] for stack in whisper] == [[False] * 4, [True] * 4]
-    assert [decoder(f"class-default-{name}")[0].causal for name in ("xlnet", "transfo-xl", "bert")] == [
+    assert [[layer.causal for layer in stack.layers] for stack in whisper] == [
+        [False] * 4,
+        [True] * 4,
+    ]
+    assert [
+        decoder(f"class-default-{name}")[0].causal
+        for name in ("xlnet", "transfo-xl", "bert")
+    ] == [
         False,
         True,
         False,
@@ -364,7 +482,11 @@ def test_encoders_and_decoders() -> None:
 def test_learned_tables(name: str, rows: int, first: int, length: int) -> None:
     stack = read(name).stacks[0]
     assert stack.inputs is not None
-    assert (stack.inputs.rows, stack.inputs.first, stack.length) == (rows, first, length)
+    assert (stack.inputs.rows, stack.inputs.first, stack.length) == (
+        rows,
+        first,
+        length,
+    )
     assert {layer.encoding for layer in stack.layers} == {"NoPE"}
 
 
@@ -377,7 +499,10 @@ def test_where_first_positions_are() -> None:
     assert torch.equal(rows[1][last.index(1)], weight[table.first])
     table = read("class-default-roberta").stacks[0].inputs
     assert table is not None
-    assert min(i for row in roberta["outputs"]["position_ids"] for i in row if i != 1) == table.first
+    assert (
+        min(i for row in roberta["outputs"]["position_ids"] for i in row if i != 1)
+        == table.first
+    )
 
 
 def test_swin_shifts_every_other_layer_where_there_is_more_than_one_window() -> None:
@@ -388,18 +513,35 @@ def test_swin_shifts_every_other_layer_where_there_is_more_than_one_window() -> 
 
 def test_clamped_distances_against_the_table_that_the_code_makes() -> None:
     heads, size, width, most = 2, 4, 8, 5
-    (layer,) = set(decoder(dict(XL, n_head=heads, d_head=size, d_model=width, clamp_len=most)))
+    (layer,) = set(
+        decoder(dict(XL, n_head=heads, d_head=size, d_model=width, clamp_len=most))
+    )
     scores = layer.scheme(generator=torch.Generator().manual_seed(1)).scores
     assert scores is not None
-    owner = layer.scheme(generator=torch.Generator().manual_seed(1)).scores.keywords["layer"]  # type: ignore[union-attr]
-    q, k = torch.randn(2, 1, heads, 9, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    q_positions, k_positions = torch.arange(20, 29), torch.arange(16, 25)  # some keys are ahead
+    owner = layer.scheme(generator=torch.Generator().manual_seed(1)).scores.keywords[
+        "layer"
+    ]  # type: ignore[union-attr]
+    q, k = torch.randn(
+        2,
+        1,
+        heads,
+        9,
+        size,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
+    q_positions, k_positions = (
+        torch.arange(20, 29),
+        torch.arange(16, 25),
+    )  # some keys are ahead
     ours = scores(q, k, q_positions, k_positions)
     speeds = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     for i, m in enumerate(q_positions.tolist()):
         for j, n in enumerate(k_positions.tolist()):
             angles = max(-most, min(most, m - n)) * speeds
-            row = owner.weight.detach().double().view(heads, size, width) @ torch.cat((angles.sin(), angles.cos()))
+            row = owner.weight.detach().double().view(heads, size, width) @ torch.cat(
+                (angles.sin(), angles.cos())
+            )
             u, v = owner.u.detach().double(), owner.v.detach().double()
             expected = ((q[0, :, i] + u) * k[0, :, j] + (q[0, :, i] + v) * row).sum(-1)
             torch.testing.assert_close(ours[0, :, i, j].detach(), expected)
@@ -423,7 +565,11 @@ def test_qwen_2_5_omni_has_four_stacks() -> None:
     assert [turn.sections for turn in turns if turn is not None] == [(16, 24, 24)] * 2
     sound = stacks[2]
     assert sound.inputs is not None
-    assert (sound.inputs.encoding, sound.inputs.rows, sound.length) == ("sinusoidal, tensor2tensor", 1500, 100)
+    assert (sound.inputs.encoding, sound.inputs.rows, sound.length) == (
+        "sinusoidal, tensor2tensor",
+        1500,
+        100,
+    )
     assert "token2wav_config: not read" in read(omni() | {"token2wav_config": {}}).notes
 
 
@@ -455,7 +601,9 @@ def test_t5_has_one_table_for_each_stack_and_no_scale() -> None:
 
 
 SCHEDULES = sorted(
-    path.stem for path in ORACLES.glob("rope_*.json") if "rope_parameters" in json.loads(path.read_text())["params"]
+    path.stem
+    for path in ORACLES.glob("rope_*.json")
+    if "rope_parameters" in json.loads(path.read_text())["params"]
 )
 STATEFUL = {"rope_longrope_stateful_llama"}
 
@@ -463,11 +611,16 @@ STATEFUL = {"rope_longrope_stateful_llama"}
 def config_of(params: dict[str, Any], *, new: bool) -> dict[str, Any]:
     """A configuration of the golden case's settings, in the new form or in the old one."""
     turning = dict(params["rope_parameters"])
-    base = {"head_dim": params["head_dim"], "max_position_embeddings": params["max_position_embeddings"]}
+    base = {
+        "head_dim": params["head_dim"],
+        "max_position_embeddings": params["max_position_embeddings"],
+    }
     if new:
         return llama(**base, rope_theta=None, rope_parameters=turning)
     theta, part = turning.pop("rope_theta"), turning.pop("partial_rotary_factor", None)
-    return llama(**base, rope_theta=theta, partial_rotary_factor=part, rope_scaling=turning)
+    return llama(
+        **base, rope_theta=theta, partial_rotary_factor=part, rope_scaling=turning
+    )
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["old form", "new form"])
@@ -479,8 +632,12 @@ def test_schedules_agree_with_golden_cases(name: str, new: bool) -> None:
     assert turn is not None
     schedule = turn.schedule(params["seq_len"] or 1)
     expected = values(case, "inv_freq")
-    torch.testing.assert_close(schedule.frequencies, expected, rtol=case["suggested_rtol"], atol=1e-12)
-    assert schedule.attention_factor == pytest.approx(case["outputs"]["attention_factor"], rel=1e-9)
+    torch.testing.assert_close(
+        schedule.frequencies, expected, rtol=case["suggested_rtol"], atol=1e-12
+    )
+    assert schedule.attention_factor == pytest.approx(
+        case["outputs"]["attention_factor"], rel=1e-9
+    )
 
 
 def test_there_are_golden_schedules() -> None:
@@ -491,41 +648,79 @@ def test_longrope_follows_the_length_and_keeps_no_state() -> None:
     case = golden("rope_longrope_stateful_llama")
     turn = decoder(config_of(case["params"], new=True))[0].rotation
     assert turn is not None
-    rows = [turn.schedule(length).frequencies for length in case["inputs"]["successive_seq_lens"]]
-    torch.testing.assert_close(torch.stack(rows), values(case, "inv_freq_after_each"), rtol=1e-6, atol=0)
-    assert turn.schedule().attention_factor == pytest.approx(case["outputs"]["attention_scaling"])
+    rows = [
+        turn.schedule(length).frequencies
+        for length in case["inputs"]["successive_seq_lens"]
+    ]
+    torch.testing.assert_close(
+        torch.stack(rows), values(case, "inv_freq_after_each"), rtol=1e-6, atol=0
+    )
+    assert turn.schedule().attention_factor == pytest.approx(
+        case["outputs"]["attention_scaling"]
+    )
 
 
 def test_deepseek_scale_agrees_with_golden_case() -> None:
     case = golden("deepseek_softmax_scale_mscale")
-    assert decoder("deepseek-v3")[0].scale == pytest.approx(case["outputs"]["s0"], abs=1e-9)
+    assert decoder("deepseek-v3")[0].scale == pytest.approx(
+        case["outputs"]["s0"], abs=1e-9
+    )
 
 
 def test_gemma_3_agrees_with_golden_case() -> None:
     case = golden("rope_gemma3_local_global")
     config = with_key("gemma-3-4b", "vision_config", ...)
-    config["text_config"] |= {"head_dim": 16, "num_hidden_layers": case["params"]["num_hidden_layers"]}
+    config["text_config"] |= {
+        "head_dim": 16,
+        "num_hidden_layers": case["params"]["num_hidden_layers"],
+    }
     stack = decoder(config)
-    assert [int(layer.window is None) for layer in stack] == case["outputs"]["layer_is_full"]
+    assert [int(layer.window is None) for layer in stack] == case["outputs"][
+        "layer_is_full"
+    ]
     for layer, field in ((stack[0], "sliding_inv_freq"), (stack[5], "full_inv_freq")):
         assert layer.rotation is not None
-        torch.testing.assert_close(layer.rotation.schedule().frequencies, values(case, field), rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            layer.rotation.schedule().frequencies,
+            values(case, field),
+            rtol=1e-6,
+            atol=0,
+        )
 
 
-@pytest.mark.parametrize(("name", "field"), [("smollm3-3b", "smollm3"), ("llama-4-scout", "llama4")])
+@pytest.mark.parametrize(
+    ("name", "field"), [("smollm3-3b", "smollm3"), ("llama-4-scout", "llama4")]
+)
 def test_layers_without_rotation_agree_with_golden_case(name: str, field: str) -> None:
     case = golden("nope_layer_pattern")
-    config = {key: value for key, value in shipped()[name].items() if key not in ("no_rope_layers", "layer_types")}
+    config = {
+        key: value
+        for key, value in shipped()[name].items()
+        if key not in ("no_rope_layers", "layer_types")
+    }
     stack = decoder(config | case["params"])
-    assert [int(layer.rotation is not None) for layer in stack] == case["outputs"][f"{field}_uses_rope"]
+    assert [int(layer.rotation is not None) for layer in stack] == case["outputs"][
+        f"{field}_uses_rope"
+    ]
     if field == "llama4":
-        assert [int(layer.chunk is not None) for layer in stack] == case["outputs"]["llama4_chunked"]
+        assert [int(layer.chunk is not None) for layer in stack] == case["outputs"][
+            "llama4_chunked"
+        ]
 
 
-TINY = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "max_position_embeddings": 64}
+TINY = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "hidden_size": 16,
+    "max_position_embeddings": 64,
+}
 ROTATED: dict[str, dict[str, Any]] = {
     "rope_half_split_llama": {"model_type": "llama", "head_dim": 8, "rope_theta": 1e4},
-    "rope_interleaved_cohere": {"model_type": "cohere", "hidden_size": 16, "rope_theta": 1e4},
+    "rope_interleaved_cohere": {
+        "model_type": "cohere",
+        "hidden_size": 16,
+        "rope_theta": 1e4,
+    },
     "rope_partial_gpt_neox": {
         "model_type": "gpt_neox",
         "hidden_size": 32,
@@ -548,63 +743,116 @@ def test_rotated_queries_and_keys_agree_with_golden_cases(name: str) -> None:
     assert transform is not None
     at = torch.tensor(case["inputs"]["position_ids"])
     q, k = transform(values(case, "q", "inputs"), values(case, "k", "inputs"), at, at)
-    torch.testing.assert_close(q, values(case, "q_embed"), rtol=0, atol=case["suggested_atol"])
-    torch.testing.assert_close(k, values(case, "k_embed"), rtol=0, atol=case["suggested_atol"])
+    torch.testing.assert_close(
+        q, values(case, "q_embed"), rtol=0, atol=case["suggested_atol"]
+    )
+    torch.testing.assert_close(
+        k, values(case, "k_embed"), rtol=0, atol=case["suggested_atol"]
+    )
 
 
 def test_gpt_j_agrees_with_golden_case() -> None:
     case = golden("rope_interleaved_gptj_partial")
-    config = {"model_type": "gptj", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 64, "rotary_dim": 4}
+    config = {
+        "model_type": "gptj",
+        "n_layer": 1,
+        "n_head": 2,
+        "n_embd": 16,
+        "n_positions": 64,
+        "rotary_dim": 4,
+    }
     transform = decoder(config)[0].scheme().transform
     assert transform is not None
-    q, at = values(case, "q", "inputs").transpose(1, 2), torch.tensor(case["inputs"]["position_ids"])
+    q, at = (
+        values(case, "q", "inputs").transpose(1, 2),
+        torch.tensor(case["inputs"]["position_ids"]),
+    )
     torch.testing.assert_close(
-        transform(q, q, at, at)[0].transpose(1, 2), values(case, "q_embed"), rtol=0, atol=case["suggested_atol"]
+        transform(q, q, at, at)[0].transpose(1, 2),
+        values(case, "q_embed"),
+        rtol=0,
+        atol=case["suggested_atol"],
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("mrope_sections_qwen2_vl", "qwen2_vl"), ("mrope_interleaved_qwen3_vl", "qwen3_vl")]
+    ("name", "kind"),
+    [
+        ("mrope_sections_qwen2_vl", "qwen2_vl"),
+        ("mrope_interleaved_qwen3_vl", "qwen3_vl"),
+    ],
 )
 def test_three_axes_agree_with_golden_cases(name: str, kind: str) -> None:
     case = golden(name)
-    scaling: dict[str, Any] = {"rope_type": "default", "mrope_section": case["params"]["mrope_section"]}
+    scaling: dict[str, Any] = {
+        "rope_type": "default",
+        "mrope_section": case["params"]["mrope_section"],
+    }
     if kind == "qwen3_vl":
         scaling["mrope_interleaved"] = True
-    config = TINY | {"model_type": kind, "head_dim": 16, "rope_theta": 1e4, "rope_scaling": scaling}
+    config = TINY | {
+        "model_type": kind,
+        "head_dim": 16,
+        "rope_theta": 1e4,
+        "rope_scaling": scaling,
+    }
     transform = decoder(config)[0].scheme().transform
     assert transform is not None
     at = torch.tensor(case["inputs"]["position_ids_thw"]).movedim(0, -1)
     q, k = transform(values(case, "q", "inputs"), values(case, "k", "inputs"), at, at)
-    torch.testing.assert_close(q, values(case, "q_embed"), rtol=0, atol=case["suggested_atol"])
-    torch.testing.assert_close(k, values(case, "k_embed"), rtol=0, atol=case["suggested_atol"])
+    torch.testing.assert_close(
+        q, values(case, "q_embed"), rtol=0, atol=case["suggested_atol"]
+    )
+    torch.testing.assert_close(
+        k, values(case, "k_embed"), rtol=0, atol=case["suggested_atol"]
+    )
 
 
 def test_latent_attention_turns_the_last_channels_alone() -> None:
     case = golden("mla_decoupled_rope_deepseek")
-    config = with_key("deepseek-v3", "rope_scaling", None) | {"qk_nope_head_dim": 3, "qk_rope_head_dim": 8}
+    config = with_key("deepseek-v3", "rope_scaling", None) | {
+        "qk_nope_head_dim": 3,
+        "qk_rope_head_dim": 8,
+    }
     transform = decoder(config)[0].scheme().transform
     assert transform is not None
     q, k = values(case, "q_pe", "inputs"), values(case, "k_pe", "inputs")
-    content = torch.randn(1, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    content = torch.randn(
+        1, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     at = torch.arange(4)
-    turned_q, turned_k = transform(torch.cat((content, q), -1), torch.cat((content[:, :1], k), -1), at, at)
+    turned_q, turned_k = transform(
+        torch.cat((content, q), -1), torch.cat((content[:, :1], k), -1), at, at
+    )
     assert torch.equal(turned_q[..., :3], content)
-    torch.testing.assert_close(turned_q[..., 3:], values(case, "official_q"), rtol=0, atol=1e-5)
-    torch.testing.assert_close(turned_k[..., 3:], values(case, "official_k"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        turned_q[..., 3:], values(case, "official_q"), rtol=0, atol=1e-5
+    )
+    torch.testing.assert_close(
+        turned_k[..., 3:], values(case, "official_k"), rtol=0, atol=1e-5
+    )
 
 
 def test_qwen_tower_agrees_with_golden_case() -> None:
     case = golden("rope2d_qwen2_vl_vision")
-    config = with_key("qwen2.5-vl-3b", "vision_config", {"depth": 1, "hidden_size": 16, "num_heads": 2})
+    config = with_key(
+        "qwen2.5-vl-3b",
+        "vision_config",
+        {"depth": 1, "hidden_size": 16, "num_heads": 2},
+    )
     transform = read(config).stacks[1].layers[0].scheme().transform
     assert transform is not None
-    (_, height, width), merge = case["params"]["grid_thw"][0], case["params"]["spatial_merge_size"]
+    (_, height, width), merge = (
+        case["params"]["grid_thw"][0],
+        case["params"]["spatial_merge_size"],
+    )
     at = merged_grid(height, width, merge)
     q, k = (values(case, name, "inputs").transpose(0, 1)[None] for name in "qk")
     q, k = transform(q, k, at, at)
     for turned, field in ((q, "q_embed"), (k, "k_embed")):
-        torch.testing.assert_close(turned[0].transpose(0, 1), values(case, field), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            turned[0].transpose(0, 1), values(case, field), rtol=0, atol=1e-5
+        )
 
 
 def test_llama_4_tower_agrees_with_golden_case() -> None:
@@ -633,7 +881,9 @@ def test_llama_4_tower_agrees_with_golden_case() -> None:
     q, k = (values(case, name, "inputs").transpose(1, 2) for name in "qk")
     q, k = transform(q, k, at, at)
     for turned, field in ((q, "q_embed"), (k, "k_embed")):
-        torch.testing.assert_close(turned.transpose(1, 2), values(case, field), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            turned.transpose(1, 2), values(case, field), rtol=0, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -641,12 +891,25 @@ def test_llama_4_tower_agrees_with_golden_case() -> None:
     [
         ("mpt", {"d_model": 16, "n_heads": 4, "n_layers": 1, "max_seq_len": 64}, 1.0),
         ("bloom", {"n_embed": 12, "n_layer": 1, "num_attention_heads": 3}, 1.0),
-        ("falcon", {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 12, "alibi": True}, 0.5),
+        (
+            "falcon",
+            {
+                "hidden_size": 48,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 12,
+                "alibi": True,
+            },
+            0.5,
+        ),
     ],
 )
-def test_alibi_agrees_with_golden_cases(kind: str, config: dict[str, Any], shrink: float) -> None:
+def test_alibi_agrees_with_golden_cases(
+    kind: str, config: dict[str, Any], shrink: float
+) -> None:
     case = golden({"falcon": "alibi_bias_falcon_bf16"}.get(kind, f"alibi_bias_{kind}"))
-    extra: dict[str, Any] = {"attn_config": {"alibi": True, "alibi_bias_max": 8}} if kind == "mpt" else {}
+    extra: dict[str, Any] = (
+        {"attn_config": {"alibi": True, "alibi_bias_max": 8}} if kind == "mpt" else {}
+    )
     if kind == "falcon":
         extra["max_position_embeddings"] = 64
     layer = decoder({"model_type": kind, **config, **extra})[0]
@@ -654,12 +917,19 @@ def test_alibi_agrees_with_golden_cases(kind: str, config: dict[str, Any], shrin
     assert scheme.bias is not None
     peers = values(case, "alibi")
     last = peers.shape[-1] - 1
-    ours = scheme.bias(torch.tensor([last]), torch.arange(last + 1))[0, :, 0].to(torch.float64)
-    # The peers leave out what is the same for a whole row; Falcon's adds before it divides by √d = 2.
+    ours = scheme.bias(torch.tensor([last]), torch.arange(last + 1))[0, :, 0].to(
+        torch.float64
+    )
+    # The peers leave out what is the same for a whole row; Falcon's adds before it
+    # divides by √d = 2.
     rows = peers[: layer.heads, 0]
-    assert all(case["inputs"].get("attention_mask", [[1]])[0]), "the first row of the golden case has no padding"
+    assert all(case["inputs"].get("attention_mask", [[1]])[0]), (
+        "the first row of the golden case has no padding"
+    )
     steps, expected = ours.diff(dim=-1), rows.diff(dim=-1) * shrink
-    torch.testing.assert_close(steps, expected, rtol=1e-2 if kind == "falcon" else 1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        steps, expected, rtol=1e-2 if kind == "falcon" else 1e-5, atol=1e-6
+    )
 
 
 # ---- both forms
@@ -667,7 +937,11 @@ def test_alibi_agrees_with_golden_cases(kind: str, config: dict[str, Any], shrin
 
 def test_old_and_new_forms_are_the_same() -> None:
     old = shipped()["llama-3.1-8b"]
-    new = {key: value for key, value in old.items() if key not in ("rope_theta", "rope_scaling")}
+    new = {
+        key: value
+        for key, value in old.items()
+        if key not in ("rope_theta", "rope_scaling")
+    }
     new["rope_parameters"] = old["rope_scaling"] | {"rope_theta": old["rope_theta"]}
     assert read(new).stacks == read(old).stacks == read(old | new).stacks
 
@@ -677,9 +951,17 @@ def test_gemma_3_in_its_new_form_by_kind_of_layer() -> None:
     inner = {
         key: value
         for key, value in old["text_config"].items()
-        if key not in ("rope_theta", "rope_scaling", "rope_local_base_freq", "sliding_window_pattern")
+        if key
+        not in (
+            "rope_theta",
+            "rope_scaling",
+            "rope_local_base_freq",
+            "sliding_window_pattern",
+        )
     }
-    inner["layer_types"] = ["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(34)]
+    inner["layer_types"] = [
+        "full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(34)
+    ]
     inner["rope_parameters"] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
@@ -690,13 +972,20 @@ def test_gemma_3_in_its_new_form_by_kind_of_layer() -> None:
 def test_modernbert_in_its_new_form() -> None:
     old = shipped()["class-default-modernbert"]
     new = {key: value for key, value in old.items() if "rope_theta" not in key}
-    new["rope_parameters"] = {"full_attention": {"rope_theta": 160000.0}, "sliding_attention": {"rope_theta": 10000.0}}
+    new["rope_parameters"] = {
+        "full_attention": {"rope_theta": 160000.0},
+        "sliding_attention": {"rope_theta": 10000.0},
+    }
     assert read(new).stacks == read(old).stacks
 
 
 def test_qwen_vl_flat_and_nested() -> None:
     flat = shipped()["qwen2.5-vl-3b"]
-    text_keys = {key: value for key, value in flat.items() if key not in ("source", "vision_config", "model_type")}
+    text_keys = {
+        key: value
+        for key, value in flat.items()
+        if key not in ("source", "vision_config", "model_type")
+    }
     nested = {
         "model_type": "qwen2_5_vl",
         "text_config": text_keys | {"model_type": "qwen2_5_vl_text"},
@@ -721,11 +1010,18 @@ def test_reading_changes_nothing_and_gives_equal_values() -> None:
 
 def inputs(layer: LayerSettings, count: int = 6) -> tuple[Tensor, Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, layer.heads, count, layer.head_dim, generator=draw) for _ in range(2))
+    q, k = (
+        torch.randn(1, layer.heads, count, layer.head_dim, generator=draw)
+        for _ in range(2)
+    )
     if layer.encoding == "M-RoPE":
         return q, k, torch.arange(count)[None, :, None].expand(1, count, 3)
     if layer.encoding.startswith(("2-D", "window bias")):
-        return q, k, torch.stack((torch.arange(count) // 3, torch.arange(count) % 3), -1)[None]
+        return (
+            q,
+            k,
+            torch.stack((torch.arange(count) // 3, torch.arange(count) % 3), -1)[None],
+        )
     return q, k, torch.arange(count)
 
 
@@ -736,7 +1032,9 @@ def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
         q, k, at = inputs(layer)
         scheme = layer.scheme(generator=torch.Generator().manual_seed(0))
         mask = causal(torch.arange(6), torch.arange(6)) if layer.causal else None
-        weights = attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme, mask=mask)
+        weights = attention_weights(
+            q, k, q_positions=at, k_positions=at, scheme=scheme, mask=mask
+        )
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     for stack in checkpoint.stacks:
         if stack.inputs is not None:
@@ -746,11 +1044,15 @@ def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
             assert embedding(at).shape == (3, stack.inputs.dim)
 
 
-@pytest.mark.parametrize("name", ["llama-4-scout", "class-default-t5", "class-default-swin", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["llama-4-scout", "class-default-t5", "class-default-swin", "gpt2"]
+)
 def test_there_is_one_scheme_for_each_layer(name: str) -> None:
     for stack in read(name).stacks:
         schemes = stack.schemes()
-        assert [scheme.name for scheme in schemes] == [layer.encoding for layer in stack.layers]
+        assert [scheme.name for scheme in schemes] == [
+            layer.encoding for layer in stack.layers
+        ]
 
 
 def test_shifted_windows_of_patches() -> None:
@@ -761,7 +1063,10 @@ def test_shifted_windows_of_patches() -> None:
     allowed = mask(at, at)
     for i in (0, 33, 100, 195):
         for j in range(196):
-            same = all((a - 3) // 7 == (b - 3) // 7 for a, b in zip(at[i].tolist(), at[j].tolist(), strict=True))
+            same = all(
+                (a - 3) // 7 == (b - 3) // 7
+                for a, b in zip(at[i].tolist(), at[j].tolist(), strict=True)
+            )
             assert bool(allowed[i, j]) == same
 
 
@@ -775,9 +1080,15 @@ def test_gemma_4_tower_turns_each_half_by_an_axis() -> None:
         "position_embedding_size": 32,
         "rope_theta": 100.0,
     }
-    config = {"model_type": "gemma4", "text_config": shipped()["gemma-4-e2b"], "vision_config": vision}
+    config = {
+        "model_type": "gemma4",
+        "text_config": shipped()["gemma-4-e2b"],
+        "vision_config": vision,
+    }
     tower = read(config).stacks[1]
-    q = torch.randn(1, 2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q = torch.randn(
+        1, 2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     at = torch.tensor([[0, 0], [2, 5], [7, 1]])
     transform, embedding = tower.layers[0].scheme().transform, tower.inputs
     assert transform is not None
@@ -789,8 +1100,12 @@ def test_gemma_4_tower_turns_each_half_by_an_axis() -> None:
                 angle = at[token, axis].item() * 100.0 ** (-2 * i / 4)
                 first, second = 4 * axis + i, 4 * axis + i + 2
                 a, b = q[0, 0, token, first].item(), q[0, 0, token, second].item()
-                assert turned[0, 0, token, first].item() == pytest.approx(a * math.cos(angle) - b * math.sin(angle))
-                assert turned[0, 0, token, second].item() == pytest.approx(a * math.sin(angle) + b * math.cos(angle))
+                assert turned[0, 0, token, first].item() == pytest.approx(
+                    a * math.cos(angle) - b * math.sin(angle)
+                )
+                assert turned[0, 0, token, second].item() == pytest.approx(
+                    a * math.sin(angle) + b * math.cos(angle)
+                )
     table = embedding.scheme().embedding
     assert table is not None
     assert table(at).shape == (3, 16)
@@ -826,13 +1141,29 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (llama(sliding_window=128), "sliding_window"),
     (llama(layer_types=["full_attention"] * 2), "layer_types"),
     (llama(layer_types=["sliding_attention"] * 3), "sliding_window"),
-    (llama(rope_scaling={"rope_type": ["linear"], "factor": 2.0}), "rope_scaling.rope_type"),
+    (
+        llama(rope_scaling={"rope_type": ["linear"], "factor": 2.0}),
+        "rope_scaling.rope_type",
+    ),
     (with_key("gpt-j-6b", "rope_scaling", {"rope_type": "gptj"}), "rope_scaling"),
     (with_key("gpt2", "rope_theta", 10000.0), "rope_theta"),
-    (with_key("class-default-modernbert", "rope_scaling", {"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
-    (with_key("qwen2.5-vl-3b", "vision_config.fullatt_block_indexes", 7), "vision_config.fullatt_block_indexes"),
+    (
+        with_key(
+            "class-default-modernbert",
+            "rope_scaling",
+            {"rope_type": "linear", "factor": 2.0},
+        ),
+        "rope_scaling",
+    ),
+    (
+        with_key("qwen2.5-vl-3b", "vision_config.fullatt_block_indexes", 7),
+        "vision_config.fullatt_block_indexes",
+    ),
     (llama(rope_theta=None), "rope_theta"),
-    (llama(rope_theta=None, rope_parameters={"rope_type": "default"}), "rope_parameters.rope_theta"),
+    (
+        llama(rope_theta=None, rope_parameters={"rope_type": "default"}),
+        "rope_parameters.rope_theta",
+    ),
     (llama(rope_theta="10000"), "rope_theta"),
     (llama(rope_theta=-1.0), "rope_theta"),
     (llama(rope_theta=float("nan")), "rope_theta"),
@@ -846,31 +1177,76 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (llama(head_dim=15), "head_dim"),
     (llama(rope_scaling={"rope_type": "ntk", "factor": 2.0}), "rope_scaling.rope_type"),
     (llama(rope_scaling={"type": "ntk", "factor": 2.0}), "rope_scaling.type"),
-    (llama(rope_scaling={"type": "linear", "rope_type": "dynamic", "factor": 2.0}), "rope_scaling.type"),
+    (
+        llama(rope_scaling={"type": "linear", "rope_type": "dynamic", "factor": 2.0}),
+        "rope_scaling.type",
+    ),
     (llama(rope_scaling={"rope_type": "linear"}), "rope_scaling.factor"),
-    (llama(rope_scaling={"rope_type": "linear", "factor": 0.5}), "rope_scaling: factor"),
+    (
+        llama(rope_scaling={"rope_type": "linear", "factor": 0.5}),
+        "rope_scaling: factor",
+    ),
     (llama(rope_scaling={"rope_type": "linear", "factor": "2"}), "rope_scaling.factor"),
-    (llama(rope_scaling={"rope_type": "linear", "factor": 2.0, "finetuned": True}), "rope_scaling.finetuned"),
+    (
+        llama(rope_scaling={"rope_type": "linear", "factor": 2.0, "finetuned": True}),
+        "rope_scaling.finetuned",
+    ),
     (llama(rope_scaling={"factor": 2.0}), "rope_scaling.factor"),
     (llama(rope_scaling="linear"), "rope_scaling"),
     (llama(rope_scaling={"rope_type": "dynamic"}), "rope_scaling.factor"),
-    *[(llama(rope_scaling=without(YARN, key)), f"rope_scaling.{key}") for key in YARN if key != "rope_type"],
-    (llama(rope_scaling=YARN | {"beta_fast": 1, "beta_slow": 32}), "rope_scaling: beta_fast"),
-    (llama(rope_scaling=YARN | {"truncate": 1}), "rope_scaling.truncate"),
-    (llama(rope_scaling=YARN | {"attention_factor": 0.0}), "rope_scaling.attention_factor"),
-    *[(llama(rope_scaling=without(LLAMA3, key)), f"rope_scaling.{key}") for key in LLAMA3 if key != "rope_type"],
-    (llama(rope_scaling=LLAMA3 | {"high_freq_factor": 0.5}), "rope_scaling: high_freq_factor"),
-    (llama(rope_scaling=LLAMA3 | {"original_max_position_embeddings": 512.5}), "rope_scaling.original_max_pos"),
-    *[(llama(rope_scaling=without(LONG, key)), f"rope_scaling.{key}") for key in LONG if key != "rope_type"],
-    (llama(rope_scaling=LONG | {"long_factor": [2.0] * 7}), "rope_scaling: long_factor"),
-    (llama(rope_scaling=LONG | {"short_factor": 1.0}), "rope_scaling.short_factor"),
-    (llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), "rope_parameters.rope_theta"),
+    *[
+        (llama(rope_scaling=without(YARN, key)), f"rope_scaling.{key}")
+        for key in YARN
+        if key != "rope_type"
+    ],
     (
-        llama(rope_scaling=LLAMA3, rope_parameters=LLAMA3 | {"factor": 32.0, "rope_theta": 1e4}),
+        llama(rope_scaling=YARN | {"beta_fast": 1, "beta_slow": 32}),
+        "rope_scaling: beta_fast",
+    ),
+    (llama(rope_scaling=YARN | {"truncate": 1}), "rope_scaling.truncate"),
+    (
+        llama(rope_scaling=YARN | {"attention_factor": 0.0}),
+        "rope_scaling.attention_factor",
+    ),
+    *[
+        (llama(rope_scaling=without(LLAMA3, key)), f"rope_scaling.{key}")
+        for key in LLAMA3
+        if key != "rope_type"
+    ],
+    (
+        llama(rope_scaling=LLAMA3 | {"high_freq_factor": 0.5}),
+        "rope_scaling: high_freq_factor",
+    ),
+    (
+        llama(rope_scaling=LLAMA3 | {"original_max_position_embeddings": 512.5}),
+        "rope_scaling.original_max_pos",
+    ),
+    *[
+        (llama(rope_scaling=without(LONG, key)), f"rope_scaling.{key}")
+        for key in LONG
+        if key != "rope_type"
+    ],
+    (
+        llama(rope_scaling=LONG | {"long_factor": [2.0] * 7}),
+        "rope_scaling: long_factor",
+    ),
+    (llama(rope_scaling=LONG | {"short_factor": 1.0}), "rope_scaling.short_factor"),
+    (
+        llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
+        "rope_parameters.rope_theta",
+    ),
+    (
+        llama(
+            rope_scaling=LLAMA3,
+            rope_parameters=LLAMA3 | {"factor": 32.0, "rope_theta": 1e4},
+        ),
         "rope_parameters.factor",
     ),
     (
-        llama(rope_scaling=LLAMA3, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+        llama(
+            rope_scaling=LLAMA3,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        ),
         "rope_parameters.rope_type",
     ),
     (llama(rope_parameters={"full_attention": {"rope_theta": 1e4}}), "rope_parameters"),
@@ -881,65 +1257,156 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
         llama(
             partial_rotary_factor=0.5,
             rope_theta=None,
-            rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25},
+            rope_parameters={
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.25,
+            },
         ),
         "rope_parameters.partial_rotary_factor",
     ),
     (with_key("mistral-7b-v0.3", "sliding_window", 0), "sliding_window"),
-    (with_key("mistral-7b-v0.3", "layer_types", ["sliding_attention"] * 32), "sliding_window"),
-    (with_key("mistral-7b-v0.3", "layer_types", ["full_attention"] * 31), "layer_types"),
-    (with_key("mistral-7b-v0.3", "layer_types", ["linear_attention"] * 32), r"layer_types\[0\]"),
+    (
+        with_key("mistral-7b-v0.3", "layer_types", ["sliding_attention"] * 32),
+        "sliding_window",
+    ),
+    (
+        with_key("mistral-7b-v0.3", "layer_types", ["full_attention"] * 31),
+        "layer_types",
+    ),
+    (
+        with_key("mistral-7b-v0.3", "layer_types", ["linear_attention"] * 32),
+        r"layer_types\[0\]",
+    ),
     (with_key("gpt-oss-20b", "layer_types", ["sliding_attention"] * 23), "layer_types"),
     (with_key("gpt-oss-20b", "layer_types", ...), "layer_types"),
     (with_key("gpt-oss-20b", "head_dim", ...), "head_dim"),
     (with_key("qwen3-0.6b", "head_dim", ...), "head_dim"),
-    (with_key("qwen2-7b", "use_sliding_window", True) | {"max_window_layers": None}, "max_window_layers"),
-    (with_key("gemma-2-2b", "query_pre_attn_scalar", ...), "query_pre_attn_scalar"),
-    (with_key("gemma-3-4b", "text_config.rope_local_base_freq", ...), "text_config.rope_local_base_freq"),
-    (with_key("gemma-3-4b", "text_config.rope_theta", ...), "text_config.rope_theta"),
-    (with_key("gemma-3-4b", "text_config.sliding_window_pattern", ...), "text_config.sliding_window_pattern"),
-    (with_key("gemma-3-4b", "text_config.rope_scaling.rope_type", "ntk"), "text_config.rope_scaling.rope_type"),
-    (with_key("gemma-3-4b", "vision_config.model_type", "clip"), "vision_config.model_type"),
-    (with_key("gemma-3-4b", "vision_config.image_size", 900), "vision_config.image_size"),
-    (with_key("gemma-4-e2b", "layer_types", ["sliding_attention"] * 35), r"layer_types\[-1\]"),
-    (with_key("gemma-4-e2b", "global_head_dim", ...), "global_head_dim"),
-    (with_key("gemma-4-e2b", "rope_parameters.full_attention", ...), "rope_parameters.full_attention"),
     (
-        with_key("gemma-4-e2b", "rope_parameters.full_attention.partial_rotary_factor", ...),
+        with_key("qwen2-7b", "use_sliding_window", True) | {"max_window_layers": None},
+        "max_window_layers",
+    ),
+    (with_key("gemma-2-2b", "query_pre_attn_scalar", ...), "query_pre_attn_scalar"),
+    (
+        with_key("gemma-3-4b", "text_config.rope_local_base_freq", ...),
+        "text_config.rope_local_base_freq",
+    ),
+    (with_key("gemma-3-4b", "text_config.rope_theta", ...), "text_config.rope_theta"),
+    (
+        with_key("gemma-3-4b", "text_config.sliding_window_pattern", ...),
+        "text_config.sliding_window_pattern",
+    ),
+    (
+        with_key("gemma-3-4b", "text_config.rope_scaling.rope_type", "ntk"),
+        "text_config.rope_scaling.rope_type",
+    ),
+    (
+        with_key("gemma-3-4b", "vision_config.model_type", "clip"),
+        "vision_config.model_type",
+    ),
+    (
+        with_key("gemma-3-4b", "vision_config.image_size", 900),
+        "vision_config.image_size",
+    ),
+    (
+        with_key("gemma-4-e2b", "layer_types", ["sliding_attention"] * 35),
+        r"layer_types\[-1\]",
+    ),
+    (with_key("gemma-4-e2b", "global_head_dim", ...), "global_head_dim"),
+    (
+        with_key("gemma-4-e2b", "rope_parameters.full_attention", ...),
+        "rope_parameters.full_attention",
+    ),
+    (
+        with_key(
+            "gemma-4-e2b", "rope_parameters.full_attention.partial_rotary_factor", ...
+        ),
         "rope_parameters.full_attention.partial_rotary_factor",
     ),
     (with_key("smollm3-3b", "no_rope_layers", [1, 1, 1, 0]), "no_rope_layers"),
     (with_key("smollm3-3b", "no_rope_layers", [2] * 36), r"no_rope_layers\[0\]"),
-    (with_key("smollm3-3b", "no_rope_layers", ...) | {"no_rope_layer_interval": None}, "no_rope_layer_interval"),
-    (with_key("llama-4-scout", "attn_temperature_tuning", ...), "attn_temperature_tuning"),
+    (
+        with_key("smollm3-3b", "no_rope_layers", ...)
+        | {"no_rope_layer_interval": None},
+        "no_rope_layer_interval",
+    ),
+    (
+        with_key("llama-4-scout", "attn_temperature_tuning", ...),
+        "attn_temperature_tuning",
+    ),
     (with_key("llama-4-scout", "floor_scale", ...), "floor_scale"),
     (with_key("llama-4-scout", "attention_chunk_size", ...), "attention_chunk_size"),
-    (with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_section", [24, 20, 19]), "text_config.*mrope_section"),
-    (with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_section", ...), "text_config.*mrope_section"),
-    (with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_interleaved", False), "text_config.*mrope_interleaved"),
-    (with_key("qwen2.5-vl-3b", "rope_scaling.mrope_section", [16, 24, 25]), "rope_scaling.mrope_section"),
-    (with_key("qwen2.5-vl-3b", "vision_config.window_size", 113), "vision_config.window_size"),
+    (
+        with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_section", [24, 20, 19]),
+        "text_config.*mrope_section",
+    ),
+    (
+        with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_section", ...),
+        "text_config.*mrope_section",
+    ),
+    (
+        with_key("qwen3-vl-8b", "text_config.rope_scaling.mrope_interleaved", False),
+        "text_config.*mrope_interleaved",
+    ),
+    (
+        with_key("qwen2.5-vl-3b", "rope_scaling.mrope_section", [16, 24, 25]),
+        "rope_scaling.mrope_section",
+    ),
+    (
+        with_key("qwen2.5-vl-3b", "vision_config.window_size", 113),
+        "vision_config.window_size",
+    ),
     (with_key("deepseek-v3", "qk_rope_head_dim", ...), "qk_rope_head_dim"),
     (with_key("deepseek-v3", "rope_scaling.factor", ...), "rope_scaling.factor"),
-    (with_key("phi-3.5-mini", "rope_scaling.original_max_position_embeddings", 8192), "rope_scaling.original"),
-    (with_key("phi-3.5-mini", "original_max_position_embeddings", ...), "rope_scaling.original_max_position"),
+    (
+        with_key("phi-3.5-mini", "rope_scaling.original_max_position_embeddings", 8192),
+        "rope_scaling.original",
+    ),
+    (
+        with_key("phi-3.5-mini", "original_max_position_embeddings", ...),
+        "rope_scaling.original_max_position",
+    ),
     (with_key("gpt-j-6b", "rotary_dim", 300), "rotary_dim"),
     (with_key("gpt-j-6b", "rotary_dim", ...), "rotary_dim"),
     (with_key("pythia-14m", "rotary_pct", ...), "rotary_pct"),
     (with_key("pythia-14m", "rotary_emb_base", ...), "rotary_emb_base"),
-    (with_key("class-default-glm", "partial_rotary_factor", ...), "partial_rotary_factor"),
+    (
+        with_key("class-default-glm", "partial_rotary_factor", ...),
+        "partial_rotary_factor",
+    ),
     (with_key("class-default-modernbert", "local_rope_theta", ...), "local_rope_theta"),
-    (with_key("class-default-modernbert", "global_attn_every_n_layers", ...), "global_attn_every_n_layers"),
+    (
+        with_key("class-default-modernbert", "global_attn_every_n_layers", ...),
+        "global_attn_every_n_layers",
+    ),
     (with_key("class-default-modernbert", "local_attention", ...), "local_attention"),
-    (with_key("class-default-cohere2", "sliding_window_pattern", ...), "sliding_window_pattern"),
-    (with_key("arctic-embed-m", "position_embedding_type", "relative_key"), "position_embedding_type"),
+    (
+        with_key("class-default-cohere2", "sliding_window_pattern", ...),
+        "sliding_window_pattern",
+    ),
+    (
+        with_key("arctic-embed-m", "position_embedding_type", "relative_key"),
+        "position_embedding_type",
+    ),
     (with_key("class-default-roberta", "pad_token_id", ...), "pad_token_id"),
     (with_key("gpt2", "n_positions", ...), "max_position_embeddings or n_positions"),
-    (with_key("gpt2", "scale_attn_by_inverse_layer_idx", True), "scale_attn_by_inverse_layer_idx"),
-    (with_key("class-default-t5", "relative_attention_max_distance", ...), "relative_attention_max_distance"),
+    (
+        with_key("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        "scale_attn_by_inverse_layer_idx",
+    ),
+    (
+        with_key("class-default-t5", "relative_attention_max_distance", ...),
+        "relative_attention_max_distance",
+    ),
     (with_key("mpt-7b-instruct", "attn_config.alibi", ...), "attn_config.alibi"),
-    (with_key("mpt-7b-instruct", "attn_config.alibi_bias_max", 16), "attn_config.alibi_bias_max"),
-    (with_key("mpt-7b-instruct", "attn_config.softmax_scale", 0.1), "attn_config.softmax_scale"),
+    (
+        with_key("mpt-7b-instruct", "attn_config.alibi_bias_max", 16),
+        "attn_config.alibi_bias_max",
+    ),
+    (
+        with_key("mpt-7b-instruct", "attn_config.softmax_scale", 0.1),
+        "attn_config.softmax_scale",
+    ),
     (with_key("class-default-falcon", "alibi", ...), "alibi"),
     (with_key("deberta-v2-xxlarge", "pos_att_type", ["c2p"]), "pos_att_type"),
     (with_key("deberta-v2-xxlarge", "relative_attention", "no"), "relative_attention"),
@@ -948,18 +1415,39 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     (gemma4_by_layer({"03": {"head_dim": 128}}), "per_layer_config"),
     (gemma4_by_layer({"04": {"sliding_window": 8}}), "per_layer_config"),
     (omni("thinker_config", ...), "thinker_config"),
-    (omni("thinker_config.audio_config.n_window", ...), "thinker_config.audio_config.n_window"),
-    (omni("talker_config.rope_scaling.mrope_section", [1, 2]), "talker_config.rope_scaling.mrope_section"),
-    (omni("thinker_config.vision_config.fullatt_block_indexes", ...), "thinker_config.vision_config.fullatt"),
+    (
+        omni("thinker_config.audio_config.n_window", ...),
+        "thinker_config.audio_config.n_window",
+    ),
+    (
+        omni("talker_config.rope_scaling.mrope_section", [1, 2]),
+        "talker_config.rope_scaling.mrope_section",
+    ),
+    (
+        omni("thinker_config.vision_config.fullatt_block_indexes", ...),
+        "thinker_config.vision_config.fullatt",
+    ),
     (with_key("class-default-xlnet", "clamp_len", ...), "clamp_len"),
-    (with_key("class-default-whisper", "encoder_attention_heads", 5), "encoder_attention_heads"),
+    (
+        with_key("class-default-whisper", "encoder_attention_heads", 5),
+        "encoder_attention_heads",
+    ),
     (with_key("class-default-swin", "num_heads", [3, 6, 12]), "num_heads"),
-    (with_key("class-default-swin", "use_absolute_embeddings", True), "use_absolute_embeddings"),
+    (
+        with_key("class-default-swin", "use_absolute_embeddings", True),
+        "use_absolute_embeddings",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("config", "key"), MALFORMED, ids=[f"{i}-{key}" for i, (_, key) in enumerate(MALFORMED)])
-def test_malformed_settings_raise_and_name_their_key(config: dict[str, Any], key: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "key"),
+    MALFORMED,
+    ids=[f"{i}-{key}" for i, (_, key) in enumerate(MALFORMED)],
+)
+def test_malformed_settings_raise_and_name_their_key(
+    config: dict[str, Any], key: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{key}"):
         read(config)
 
@@ -993,32 +1481,58 @@ def test_class_defaults_complete_the_published_file_of_gemma_3() -> None:
         "sliding_window": 1024,
     }
     config = {"model_type": "gemma3", "text_config": inner}
-    assert read(config, class_defaults=True).stacks == read(with_key("gemma-3-4b", "vision_config", ...)).stacks
+    assert (
+        read(config, class_defaults=True).stacks
+        == read(with_key("gemma-3-4b", "vision_config", ...)).stacks
+    )
     with pytest.raises(ValueError, match=r"^text_config\."):
         read(config)
 
 
 def test_class_defaults_leave_a_complete_file_alone() -> None:
-    new = llama(rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    new = llama(
+        rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 5e5}
+    )
     assert read(new, class_defaults=True).stacks == read(llama(rope_theta=5e5)).stacks
-    for name in ("llama-3.1-8b", "gemma-4-e2b", "gpt-oss-20b", "pythia-14m", "qwen3-vl-8b"):
+    for name in (
+        "llama-3.1-8b",
+        "gemma-4-e2b",
+        "gpt-oss-20b",
+        "pythia-14m",
+        "qwen3-vl-8b",
+    ):
         assert read(name, class_defaults=True).stacks == read(name).stacks
 
 
 def test_shipped_configurations_state_their_source() -> None:
     for name, config in shipped().items():
         assert len(config["source"]) > 20, name
-        assert ("class defaults" in config["source"]) == name.startswith("class-default-"), name
+        assert ("class defaults" in config["source"]) == name.startswith(
+            "class-default-"
+        ), name
 
 
 def test_every_family_is_shipped_or_tested_here() -> None:
     kinds = {config["model_type"] for config in shipped().values()}
-    inside = {part["model_type"] for config in shipped().values() for part in [config.get("text_config", {})] if part}
-    tested = {"qwen2_vl", "qwen2_5_omni", "llama4", "gemma4", "gemma3", "gemma", "xlm-roberta"}
+    inside = {
+        part["model_type"]
+        for config in shipped().values()
+        for part in [config.get("text_config", {})]
+        if part
+    }
+    tested = {
+        "qwen2_vl",
+        "qwen2_5_omni",
+        "llama4",
+        "gemma4",
+        "gemma3",
+        "gemma",
+        "xlm-roberta",
+    }
     assert set(FAMILIES) <= kinds | inside | tested
-    assert read(shipped()["class-default-roberta"] | {"model_type": "xlm-roberta"}).stacks == (
-        read("class-default-roberta").stacks
-    )
+    assert read(
+        shipped()["class-default-roberta"] | {"model_type": "xlm-roberta"}
+    ).stacks == (read("class-default-roberta").stacks)
     assert decoder(llama(model_type="gemma", head_dim=256))[0].head_dim == 256
 
 
@@ -1032,7 +1546,9 @@ def test_collisions_against_a_loop(dtype: torch.dtype, bits: int, length: int) -
         step = max(1, 2 ** (m.bit_length() - bits))  # distance of neighbours at m
         down, rest = m - m % step, m % step
         even = (down // step) % 2 == 0
-        nearest = down if rest * 2 < step or (rest * 2 == step and even) else down + step
+        nearest = (
+            down if rest * 2 < step or (rest * 2 == step and even) else down + step
+        )
         return math.inf if dtype == torch.float16 and nearest > 65504 else nearest
 
     seen = [rounded(m) for m in range(length)]
@@ -1069,8 +1585,12 @@ def test_reports_fit_80_columns_and_name_every_layer(name: str) -> None:
         assert len(listed["layers"]) == len(stack.layers)
         for turn, numbers in zip(rotations(stack), listed["rotations"], strict=True):
             assert len(numbers["wavelengths"]) == len(turn.wavelengths())
-            for frequency, wave in zip(numbers["frequencies"], numbers["wavelengths"], strict=True):
-                assert (wave is None and frequency == 0) or wave == pytest.approx(2 * math.pi / frequency)
+            for frequency, wave in zip(
+                numbers["frequencies"], numbers["wavelengths"], strict=True
+            ):
+                assert (wave is None and frequency == 0) or wave == pytest.approx(
+                    2 * math.pi / frequency
+                )
 
 
 def test_report_of_llama_3_1() -> None:
@@ -1093,7 +1613,10 @@ def test_differences() -> None:
     gemma = differences(read("gemma-3-1b"), read("gemma-3-4b"))
     assert "vision: none → there" in gemma
     assert "decoder: layers 26 → 34" in gemma
-    assert any(line.startswith("decoder: layers 5, 11, 17, 23: rotation kind") for line in gemma)
+    assert any(
+        line.startswith("decoder: layers 5, 11, 17, 23: rotation kind")
+        for line in gemma
+    )
 
 
 def test_figures_draw_every_group_and_rotation() -> None:
@@ -1126,15 +1649,25 @@ def test_inspect_reads_a_name_a_path_a_folder_and_standard_input(
     for source in ("smollm3-3b", str(tmp_path / "config.json"), str(tmp_path), "-"):
         status, out, err = run(capsys, "inspect", source)
         assert (status, err) == (0, "")
-        bodies.append("\n".join(line for line in out.splitlines()[1:]).split("\n\nsource")[0].rstrip())
+        bodies.append(
+            "\n".join(line for line in out.splitlines()[1:])
+            .split("\n\nsource")[0]
+            .rstrip()
+        )
     assert len(set(bodies)) == 1
 
 
-def test_inspect_json_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_inspect_json_and_plot(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     target = tmp_path / "picture.svg"
-    status, out, _ = run(capsys, "inspect", "gpt-oss-20b", "--json", "--plot", str(target))
+    status, out, _ = run(
+        capsys, "inspect", "gpt-oss-20b", "--json", "--plot", str(target)
+    )
     assert status == 0
-    assert json.loads(out)["stacks"][0]["rotations"][0]["unchanged_blended_divided"] == [9, 9, 14]
+    assert json.loads(out)["stacks"][0]["rotations"][0][
+        "unchanged_blended_divided"
+    ] == [9, 9, 14]
     assert "<svg" in target.read_text(encoding="utf-8")
 
 
@@ -1151,16 +1684,29 @@ def test_list_and_diff(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("inspect",), ("inspect", "nonesuch"), ("diff", "gpt2"), ("look",), ("inspect", "gpt2", "--plot", "x.none")],
+    [
+        (),
+        ("inspect",),
+        ("inspect", "nonesuch"),
+        ("diff", "gpt2"),
+        ("look",),
+        ("inspect", "gpt2", "--plot", "x.none"),
+    ],
 )
-def test_errors_are_one_line_and_status_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+def test_errors_are_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
     status, out, err = run(capsys, *arguments)
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith("error: ")
 
 
-@pytest.mark.parametrize("body", ["{", "[1]", '{"model_type": "llama"}', '{"model_type": 3}'])
-def test_files_that_are_no_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str) -> None:
+@pytest.mark.parametrize(
+    "body", ["{", "[1]", '{"model_type": "llama"}', '{"model_type": 3}']
+)
+def test_files_that_are_no_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str
+) -> None:
     (tmp_path / "config.json").write_text(body, encoding="utf-8")
     status, _, err = run(capsys, "inspect", str(tmp_path / "config.json"))
     assert (status, len(err.splitlines())) == (2, 1)
@@ -1178,7 +1724,9 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         assert "example: python -m posenc_lib" in " ".join(out.split())
 
 
-def test_the_notebook_prints_a_checkpoint_as_the_command_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook_prints_a_checkpoint_as_the_command_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     checkpoint = read("gpt2")
     assert isinstance(checkpoint, Checkpoint)
     _, out, _ = run(capsys, "inspect", "gpt2")
@@ -1188,12 +1736,18 @@ def test_the_notebook_prints_a_checkpoint_as_the_command_does(capsys: pytest.Cap
 def test_the_page_shows_what_the_command_prints(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[1] / "book" / "inspect.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "book" / "inspect.md").read_text(
+        encoding="utf-8"
+    )
     (tmp_path / "my-model").mkdir()
     file = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "my-model" / "config.json").write_text(file, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```console\n\$ python -m posenc_lib ([^\n]*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```console\n\$ python -m posenc_lib ([^\n]*)\n(.*?)^```",
+        page,
+        re.MULTILINE | re.DOTALL,
+    )
     assert len(blocks) == 4
     for command, shown in blocks:
         _, out, err = run(capsys, *command.split())

@@ -18,7 +18,11 @@ ORDER = ["Equation", "Shapes", "Args", "Raises", "Source", "Chapter"]
 ALWAYS = {"Equation", "Shapes", "Chapter"}
 CHAPTERS = {f"{number:02d}" for number in range(1, 24)} | {"notation", "ledger", "zoo"}
 KEYS = set(
-    re.findall(r"^@\w+\{([^,\s]+)", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    re.findall(
+        r"^@\w+\{([^,\s]+)",
+        (ROOT / "book" / "references.bib").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
 )
 LINES = 62  # about 60, docstring and decorators included
 LONGER = {
@@ -61,7 +65,9 @@ def test_the_idea_is_one_sentence_on_the_first_line(name: str) -> None:
 
 @every_callable
 def test_arguments_are_those_of_the_signature(name: str) -> None:
-    named = re.findall(r"^ {4}(\w[\w, ]*?):", sections(name).get("Args", ""), re.MULTILINE)
+    named = re.findall(
+        r"^ {4}(\w[\w, ]*?):", sections(name).get("Args", ""), re.MULTILINE
+    )
     named = [argument for line in named for argument in line.split(", ")]
     assert sorted(named) == sorted(parameters(public()[name]))
 
@@ -69,9 +75,13 @@ def test_arguments_are_those_of_the_signature(name: str) -> None:
 @every_callable
 def test_what_raises_says_so(name: str) -> None:
     source = inspect.getsource(public()[name])
-    if re.search(r"^\s+raise \w+Error|_checks\.(\w+\(\"|sizes\()", source, re.MULTILINE):
+    if re.search(
+        r"^\s+raise \w+Error|_checks\.(\w+\(\"|sizes\()", source, re.MULTILINE
+    ):
         raised = sections(name).get("Raises", "")
-        assert re.match(r"\s+(\w+Error(, )?)+: \S", raised), f"{name} raises, and its docstring doesn't say what"
+        assert re.match(r"\s+(\w+Error(, )?)+: \S", raised), (
+            f"{name} raises, and its docstring doesn't say what"
+        )
 
 
 @every_callable
@@ -88,9 +98,18 @@ def lengths() -> dict[str, int]:
     found = {}
     for path in sorted(Path(posenc_lib.__file__).parent.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                found[node.name] = max(node.end_lineno - first + 1, found.get(node.name, 0))
+            if isinstance(
+                node, (ast.FunctionDef, ast.ClassDef)
+            ) and not node.name.startswith("_"):
+                first = min(
+                    [
+                        node.lineno,
+                        *(decorator.lineno for decorator in node.decorator_list),
+                    ]
+                )
+                found[node.name] = max(
+                    node.end_lineno - first + 1, found.get(node.name, 0)
+                )
     return found
 
 

@@ -59,14 +59,18 @@ FAULTS = {
     ),
     "reversed rotation": Fault(
         "rotary/rope.py",
-        'tables = (cos, sin, torch.complex(cos, sin)) if layout == "interleaved" else (cos, sin)',
-        'tables = (cos, -sin, torch.complex(cos, -sin)) if layout == "interleaved" else (cos, -sin)',
+        'tables = (cos, sin, torch.complex(cos, sin)) if layout == "interleaved" else '
+        "(cos, sin)",
+        'tables = (cos, -sin, torch.complex(cos, -sin)) if layout == "interleaved" '
+        "else (cos, -sin)",
         ROPE,
     ),
     "wrong exponent": Fault(
         "frequencies.py",
-        'return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)',
-        'return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / (dim - 2))',
+        'return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / '
+        "dim)",
+        'return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / '
+        "(dim - 2))",
         ROPE,
     ),
     "bias transposed": Fault(
@@ -101,8 +105,10 @@ FAULTS = {
     ),
     "angles in float32": Fault(
         "frequencies.py",
-        "positions.to(workplace, torch.float64)[..., None] * frequencies.to(workplace, torch.float64)",
-        "positions.to(workplace, torch.float32)[..., None] * frequencies.to(workplace, torch.float32)",
+        "positions.to(workplace, torch.float64)[..., None] * frequencies.to(workplace, "
+        "torch.float64)",
+        "positions.to(workplace, torch.float32)[..., None] * frequencies.to(workplace, "
+        "torch.float32)",
         CONVENTIONS,
     ),
     "bias before the scale": Fault(
@@ -121,8 +127,22 @@ def run_notebook(chapter: str, library: Path) -> subprocess.CompletedProcess[str
     """Run a notebook under nbval until its first failure, with `library` before the installed one."""
     return subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"),
-            *("--nbval-cell-timeout", "120", str(ROOT / "notebooks" / f"{chapter}.ipynb")),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--nbval",
+                "--nbval-current-env",
+            ),
+            *(
+                "--nbval-cell-timeout",
+                "120",
+                str(ROOT / "notebooks" / f"{chapter}.ipynb"),
+            ),
         ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(library.parent), "OMP_NUM_THREADS": "1"},
@@ -133,7 +153,11 @@ def run_notebook(chapter: str, library: Path) -> subprocess.CompletedProcess[str
 
 def copy_library(folder: Path) -> Path:
     return Path(
-        shutil.copytree(ROOT / "posenc_lib", folder / "posenc_lib", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / "posenc_lib",
+            folder / "posenc_lib",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     )
 
 
@@ -143,15 +167,21 @@ def test_fault_is_noticed(name, tmp_path):
     fault = FAULTS[name]
     library = copy_library(tmp_path)
     source = (library / fault.file).read_text(encoding="utf-8")
-    assert source.count(fault.right) == 1, f"{fault.file} no longer holds {fault.right!r} once"
-    (library / fault.file).write_text(source.replace(fault.right, fault.wrong), encoding="utf-8")
+    assert source.count(fault.right) == 1, (
+        f"{fault.file} no longer holds {fault.right!r} once"
+    )
+    (library / fault.file).write_text(
+        source.replace(fault.right, fault.wrong), encoding="utf-8"
+    )
     result = run_notebook(fault.chapter, library)
     noticed = result.returncode == 1 and "1 failed" in result.stdout
     assert noticed is (name not in MISSED), result.stdout[-3000:]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chapter", sorted({fault.chapter for fault in FAULTS.values()}))
+@pytest.mark.parametrize(
+    "chapter", sorted({fault.chapter for fault in FAULTS.values()})
+)
 def test_copy_without_fault_passes(chapter, tmp_path):
     library = copy_library(tmp_path)
     result = run_notebook(chapter, library)

@@ -34,7 +34,9 @@ from posenc_lib.figures.display import png
 ROOT = Path(__file__).resolve().parents[1]
 ALT = "A sentence about the picture."
 
-spec = importlib.util.spec_from_file_location("notebook_comparison", ROOT / "notebooks" / "conftest.py")
+spec = importlib.util.spec_from_file_location(
+    "notebook_comparison", ROOT / "notebooks" / "conftest.py"
+)
 comparison = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(comparison)
 
@@ -50,9 +52,13 @@ def _only_closed_figures() -> Iterator[None]:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, dict | None]]:
     """What a notebook would be sent."""
     sent: list[tuple[dict, dict | None]] = []
-    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel="a kernel"))
     monkeypatch.setattr(
-        IPython.display, "publish_display_data", lambda data, metadata=None: sent.append((data, metadata))
+        IPython, "get_ipython", lambda: SimpleNamespace(kernel="a kernel")
+    )
+    monkeypatch.setattr(
+        IPython.display,
+        "publish_display_data",
+        lambda data, metadata=None: sent.append((data, metadata)),
     )
     return sent
 
@@ -70,7 +76,9 @@ def noise(data: np.ndarray, seed: int) -> np.ndarray:
 
 
 RANDOM = np.random.default_rng(0).normal(size=500)
-SIZES = np.random.default_rng(1).permutation(np.exp(-np.arange(500) / 50))  # from 1 down to 5e-5
+SIZES = np.random.default_rng(1).permutation(
+    np.exp(-np.arange(500) / 50)
+)  # from 1 down to 5e-5
 DRAW: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
     "line": (lambda ax, y: ax.plot(y), RANDOM),
     "line, other axis": (lambda ax, x: ax.plot(x, np.arange(x.size)), RANDOM),
@@ -78,18 +86,41 @@ DRAW: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
     "logarithmic line": (lambda ax, y: ax.semilogy(y), SIZES),
     "bars": (lambda ax, y: ax.bar(np.arange(y.size), y), RANDOM[:40]),
     "horizontal bars": (lambda ax, y: ax.barh(np.arange(y.size), y), RANDOM[:40]),
-    "stacked bars": (lambda ax, y: ax.bar(np.arange(y.size), 1.0, bottom=y), RANDOM[:40]),
-    "error bars": (lambda ax, y: ax.errorbar(np.arange(y.size), np.zeros(y.size), yerr=abs(y)), RANDOM),
+    "stacked bars": (
+        lambda ax, y: ax.bar(np.arange(y.size), 1.0, bottom=y),
+        RANDOM[:40],
+    ),
+    "error bars": (
+        lambda ax, y: ax.errorbar(np.arange(y.size), np.zeros(y.size), yerr=abs(y)),
+        RANDOM,
+    ),
     "points": (lambda ax, y: ax.scatter(np.arange(y.size), y), RANDOM),
-    "colours of points": (lambda ax, c: ax.scatter(np.arange(c.size), np.arange(c.size), c=c), RANDOM),
+    "colours of points": (
+        lambda ax, c: ax.scatter(np.arange(c.size), np.arange(c.size), c=c),
+        RANDOM,
+    ),
     "image": (lambda ax, z: ax.imshow(z.reshape(20, 25)), RANDOM),
     "mesh": (lambda ax, z: ax.pcolormesh(z.reshape(20, 25)), RANDOM),
-    "logarithmic image": (lambda ax, z: ax.imshow(z.reshape(20, 25), norm="log"), SIZES),
-    "arrows": (lambda ax, u: ax.quiver(np.arange(u.size), np.arange(u.size), u, np.ones(u.size)), RANDOM),
+    "logarithmic image": (
+        lambda ax, z: ax.imshow(z.reshape(20, 25), norm="log"),
+        SIZES,
+    ),
+    "arrows": (
+        lambda ax, u: ax.quiver(
+            np.arange(u.size), np.arange(u.size), u, np.ones(u.size)
+        ),
+        RANDOM,
+    ),
     "area": (lambda ax, y: ax.fill_between(np.arange(y.size), y), RANDOM),
     "stems": (lambda ax, y: ax.stem(y), RANDOM),
-    "places of texts": (lambda ax, y: [ax.text(i, v, "t") for i, v in enumerate(y)], RANDOM[:40]),
-    "places of notes": (lambda ax, y: [ax.annotate("t", (i, v)) for i, v in enumerate(y)], RANDOM[:40]),
+    "places of texts": (
+        lambda ax, y: [ax.text(i, v, "t") for i, v in enumerate(y)],
+        RANDOM[:40],
+    ),
+    "places of notes": (
+        lambda ax, y: [ax.annotate("t", (i, v)) for i, v in enumerate(y)],
+        RANDOM[:40],
+    ),
 }
 CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "scaled by 1 %": lambda a: a * 1.01,
@@ -109,15 +140,22 @@ def original(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", DRAW)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_figure_of_other_data_is_described_differently(kind: str, change: str) -> None:
+def test_a_figure_of_other_data_is_described_differently(
+    kind: str, change: str
+) -> None:
     plot, data = DRAW[kind]
-    assert not comparison.text_close(original(kind), described(plot, CHANGES[change](data)))
+    assert not comparison.text_close(
+        original(kind), described(plot, CHANGES[change](data))
+    )
 
 
 @pytest.mark.parametrize("kind", DRAW)
 def test_the_description_survives_the_rounding_of_another_machine(kind: str) -> None:
     plot, data = DRAW[kind]
-    assert all(comparison.text_close(original(kind), described(plot, noise(data, seed))) for seed in range(5))
+    assert all(
+        comparison.text_close(original(kind), described(plot, noise(data, seed)))
+        for seed in range(5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,18 +172,26 @@ def test_the_description_survives_the_rounding_of_another_machine(kind: str) -> 
 )
 def test_round_numbers_survive_rounding_too(data: np.ndarray) -> None:
     stored = described(DRAW["line"][0], data)
-    assert all(comparison.text_close(stored, described(DRAW["line"][0], noise(data, seed))) for seed in range(20))
+    assert all(
+        comparison.text_close(stored, described(DRAW["line"][0], noise(data, seed)))
+        for seed in range(20)
+    )
 
 
 def test_the_weights_of_the_sums_are_splitmix64_on_every_machine() -> None:
     weights = _weights(2, 50_000)
-    assert weights[0, 0] == pytest.approx(12**0.5 * (16294208416658607535 / 2**64 - 0.5), rel=1e-15)
+    assert weights[0, 0] == pytest.approx(
+        12**0.5 * (16294208416658607535 / 2**64 - 0.5), rel=1e-15
+    )
     assert abs(weights.mean()) < 0.01
     assert abs((weights**2).mean() - 1) < 0.01
 
 
 def test_what_is_only_rounding_is_nothing() -> None:
-    first, second = (described(DRAW["line"][0], 1e-13 * np.random.default_rng(seed).normal(size=99)) for seed in (1, 2))
+    first, second = (
+        described(DRAW["line"][0], 1e-13 * np.random.default_rng(seed).normal(size=99))
+        for seed in (1, 2)
+    )
     assert first == second
     assert "-0" not in first.replace("1e-10", "")
 
@@ -201,7 +247,9 @@ def test_categories_of_bars_and_a_second_axis_are_described() -> None:
 def test_colours_of_an_rgb_image_are_described() -> None:
     one, other = np.zeros((4, 4, 3)), np.zeros((4, 4, 3))
     other[..., 0] = 0.5
-    assert described(lambda ax, rgb: ax.imshow(rgb), one) != described(lambda ax, rgb: ax.imshow(rgb), other)
+    assert described(lambda ax, rgb: ax.imshow(rgb), one) != described(
+        lambda ax, rgb: ax.imshow(rgb), other
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +260,9 @@ def test_colours_of_an_rgb_image_are_described() -> None:
         ("Table", lambda ax: ax.table([["a"]])),
     ],
 )
-def test_what_cannot_be_described_is_refused_or_named(word: str, plot: Callable[[Any], Any]) -> None:
+def test_what_cannot_be_described_is_refused_or_named(
+    word: str, plot: Callable[[Any], Any]
+) -> None:
     fig, ax = plt.subplots()
     plot(ax)
     with pytest.raises(ValueError, match=word):
@@ -231,10 +281,16 @@ def test_digits_and_data_set_how_much_must_agree() -> None:
     fig, ax = plt.subplots()
     ax.plot(RANDOM)
     assert "±0.1" in figures.describe(fig, digits=2)
-    assert figures.describe(fig, ALT, data=False).splitlines() == [ALT, "Panel 1 of 1", "  line: x 500, y 500"]
+    assert figures.describe(fig, ALT, data=False).splitlines() == [
+        ALT,
+        "Panel 1 of 1",
+        "  line: x 500, y 500",
+    ]
 
 
-def test_show_stores_picture_alt_and_description_and_closes_the_figure(shown: list) -> None:
+def test_show_stores_picture_alt_and_description_and_closes_the_figure(
+    shown: list,
+) -> None:
     fig, ax = plt.subplots()
     ax.plot(RANDOM)
     text = figures.describe(fig, ALT)
@@ -244,7 +300,12 @@ def test_show_stores_picture_alt_and_description_and_closes_the_figure(shown: li
     assert set(data) == {"image/png", "text/plain"}
     assert data["text/plain"] == text
     picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
-    assert (picture.format, picture.mode, picture.size, picture.info.keys() & {"Software"}) == (
+    assert (
+        picture.format,
+        picture.mode,
+        picture.size,
+        picture.info.keys() & {"Software"},
+    ) == (
         "PNG",
         "P",
         (600, 372),
@@ -253,9 +314,13 @@ def test_show_stores_picture_alt_and_description_and_closes_the_figure(shown: li
     assert plt.get_fignums() == []
 
 
-@pytest.mark.parametrize("alt", ["", "Three words only.", "No full stop at the end", None, 4])
+@pytest.mark.parametrize(
+    "alt", ["", "Three words only.", "No full stop at the end", None, 4]
+)
 def test_show_wants_a_sentence(shown: list, alt: Any) -> None:
-    with pytest.raises(ValueError, match="alt must be a sentence of at least four words"):
+    with pytest.raises(
+        ValueError, match="alt must be a sentence of at least four words"
+    ):
         figures.show(plt.figure(), alt)
     assert not shown
 
@@ -265,7 +330,9 @@ def test_show_wants_a_figure(shown: list) -> None:
         figures.show(plt.subplots(), ALT)
 
 
-def test_without_a_notebook_show_prints(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_notebook_show_prints(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures.show(plt.figure(), ALT)
     monkeypatch.setitem(sys.modules, "IPython", None)
     figures.show(plt.figure(), ALT)
@@ -280,7 +347,10 @@ def test_the_palette_loses_nothing_visible() -> None:
     raw = io.BytesIO()
     fig.savefig(raw, dpi=style.DPI)
     small = png(fig)
-    full, palette = (np.asarray(Image.open(file).convert("RGB"), dtype=int) for file in (raw, io.BytesIO(small)))
+    full, palette = (
+        np.asarray(Image.open(file).convert("RGB"), dtype=int)
+        for file in (raw, io.BytesIO(small))
+    )
     assert abs(full - palette).max() <= 16
     assert (palette[(full == 255).all(-1)] == 255).all()
     assert len(small) < 0.6 * len(raw.getvalue())
@@ -290,7 +360,10 @@ def test_the_palette_loses_nothing_visible() -> None:
 def test_colours_stand_out_from_white() -> None:
     def luminance(colour: str) -> float:
         rgb = np.array(mpl.colors.to_rgb(colour))
-        return float(np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+        return float(
+            np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+            @ [0.2126, 0.7152, 0.0722]
+        )
 
     colours = style.RC["axes.prop_cycle"].by_key()["color"]
     assert all(1.05 / (luminance(colour) + 0.05) >= 4.5 for colour in colours)
@@ -310,30 +383,48 @@ def test_use_sets_the_style_and_context_takes_it_back() -> None:
 def without_docstrings(code: str) -> str:
     tree = ast.parse(code)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(
+            node
+        ):
             node.body = node.body[1:] or [ast.Pass()]
     return ast.dump(tree)
 
 
 @pytest.mark.parametrize(
-    "thing", [positions.from_mask, rotary.RoPE, rotary.RoPE.transform, figures.Frames, figures.describe]
+    "thing",
+    [
+        positions.from_mask,
+        rotary.RoPE,
+        rotary.RoPE.transform,
+        figures.Frames,
+        figures.describe,
+    ],
 )
-def test_source_is_the_installed_code_with_short_docstrings(shown: list, thing: Any) -> None:
+def test_source_is_the_installed_code_with_short_docstrings(
+    shown: list, thing: Any
+) -> None:
     figures.source(thing)
     figures.source(thing, docstring=True)
     (short, _), (full, _) = shown
     caption, code = short["text/plain"].split("\n", 1)
     module = thing.__module__.replace(".", "/")
     assert caption == f"# {thing.__qualname__} in {module}.py"
-    assert short["text/markdown"] == f"`{thing.__qualname__}` in `{module}.py`:\n\n```python\n{code}\n```"
+    assert (
+        short["text/markdown"]
+        == f"`{thing.__qualname__}` in `{module}.py`:\n\n```python\n{code}\n```"
+    )
     assert set(short) == {"text/plain", "text/markdown"}
     complete = full["text/plain"].split("\n", 1)[1]
     assert without_docstrings(code) == without_docstrings(complete)
-    first, kept = (ast.get_docstring(ast.parse(text).body[0]) for text in (complete, code))
+    first, kept = (
+        ast.get_docstring(ast.parse(text).body[0]) for text in (complete, code)
+    )
     assert kept == first.split("\n\n")[0]
 
 
-def test_source_shows_several_objects_and_what_a_property_or_decorator_hides(shown: list) -> None:
+def test_source_shows_several_objects_and_what_a_property_or_decorator_hides(
+    shown: list,
+) -> None:
     figures.source(positions.arange, rotary.RoPE.transform)
     [(data, _)] = shown
     assert data["text/markdown"].count("```python") == 2
@@ -342,7 +433,9 @@ def test_source_shows_several_objects_and_what_a_property_or_decorator_hides(sho
 
 
 def test_source_refuses_what_is_not_the_librarys_code(shown: list) -> None:
-    with pytest.raises(TypeError, match=r"functions, classes, methods and properties, got 3"):
+    with pytest.raises(
+        TypeError, match=r"functions, classes, methods and properties, got 3"
+    ):
         figures.source(3)
     with pytest.raises(ValueError, match="json"):
         figures.source(json.dumps)
@@ -356,8 +449,14 @@ def wave(value: float) -> Any:
 
 
 def frames(**changes: Any) -> figures.Frames:
-    options = {"label": "<b>base</b>", "alt": lambda v: f'A wave with "base" {v} & <more>.', "start": 1} | changes
-    return figures.Frames(options.pop("draw", wave), options.pop("values", [1, 2, 3]), **options)
+    options = {
+        "label": "<b>base</b>",
+        "alt": lambda v: f'A wave with "base" {v} & <more>.',
+        "start": 1,
+    } | changes
+    return figures.Frames(
+        options.pop("draw", wave), options.pop("values", [1, 2, 3]), **options
+    )
 
 
 class Tags(HTMLParser):
@@ -388,20 +487,34 @@ def test_frames_are_a_slider_that_asks_for_nothing() -> None:
         "value": "1",
     }
     assert "disabled" in slider  # until the script runs
-    assert json.loads(slider["data-labels"]) == [f"<b>base</b> = {value}" for value in (1, 2, 3)]
+    assert json.loads(slider["data-labels"]) == [
+        f"<b>base</b> = {value}" for value in (1, 2, 3)
+    ]
     assert slider["aria-valuetext"] == "<b>base</b> = 2"
     assert "height: 44px" in slider["style"]
     images = page.all("img")
-    assert [image["alt"] for image in images] == [f'A wave with "base" {v} & <more>.' for v in (1, 2, 3)]
-    assert ["display: block" in image["style"] for image in images] == [False, True, False]
+    assert [image["alt"] for image in images] == [
+        f'A wave with "base" {v} & <more>.' for v in (1, 2, 3)
+    ]
+    assert ["display: block" in image["style"] for image in images] == [
+        False,
+        True,
+        False,
+    ]
     for image in images:
-        picture = Image.open(io.BytesIO(base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))))
+        picture = Image.open(
+            io.BytesIO(
+                base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))
+            )
+        )
         assert picture.size == (500, 310) == (int(image["width"]), int(image["height"]))
     assert [tag for tag, _ in page.tags].count("output") == 1
     assert "The slider needs JavaScript; this is frame 2 of 3." in page.words
     assert not page.all("b")
     assert "://" not in html
-    assert not any("id" in attributes for _, attributes in page.tags)  # so that any number share a page
+    assert not any(
+        "id" in attributes for _, attributes in page.tags
+    )  # so that any number share a page
 
 
 def test_frames_are_the_same_each_time_and_leave_no_figure_open() -> None:
@@ -414,7 +527,9 @@ def test_every_frame_is_described() -> None:
     assert [line for line in text.splitlines() if line.startswith("Frame")] == [
         f"Frame <b>base</b> = {v}" for v in (1, 2, 3)
     ]
-    other = frames(draw=lambda value: wave(value if value < 3 else 3.1))._repr_mimebundle_()["text/plain"]
+    other = frames(
+        draw=lambda value: wave(value if value < 3 else 3.1)
+    )._repr_mimebundle_()["text/plain"]
     assert not comparison.text_close(text, other)
     assert text.split("Frame")[:3] == other.split("Frame")[:3]
 
@@ -426,26 +541,44 @@ def test_every_frame_is_described() -> None:
         (ValueError, "start must be an index of values, 0 to 2, got 3", {"start": 3}),
         (ValueError, r"alt\(1\) must be a sentence", {"alt": lambda value: "short"}),
         (TypeError, "alt must be a function of the value", {"alt": ALT}),
-        (TypeError, r"draw\(1\) must return a matplotlib Figure, got NoneType", {"draw": lambda value: None}),
+        (
+            TypeError,
+            r"draw\(1\) must return a matplotlib Figure, got NoneType",
+            {"draw": lambda value: None},
+        ),
         (
             ValueError,
             "one size: draw.2. is 300 x 100 pixels",
             {"draw": lambda v: plt.figure(figsize=(3, 1) if v > 1 else None)},
         ),
-        (ValueError, "live must hold the value of the first frame, 2", {"live": [1, 3]}),
+        (
+            ValueError,
+            "live must hold the value of the first frame, 2",
+            {"live": [1, 3]},
+        ),
     ],
 )
-def test_frames_say_what_is_wrong(error: type[Exception], message: str, changes: dict) -> None:
+def test_frames_say_what_is_wrong(
+    error: type[Exception], message: str, changes: dict
+) -> None:
     with pytest.raises(error, match=message):
         frames(**changes)
 
 
-def test_a_live_kernel_redraws_for_any_of_its_values(shown: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_kernel_redraws_for_any_of_its_values(
+    shown: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     boxes: list[ipywidgets.VBox] = []
     make = ipywidgets.VBox
-    monkeypatch.setattr(ipywidgets, "VBox", lambda children: boxes.append(make(children)) or boxes[-1])
+    monkeypatch.setattr(
+        ipywidgets, "VBox", lambda children: boxes.append(make(children)) or boxes[-1]
+    )
     bundle = frames(live=range(1, 10))._repr_mimebundle_()
-    assert set(bundle) == {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"}
+    assert set(bundle) == {
+        "text/html",
+        "text/plain",
+        "application/vnd.jupyter.widget-view+json",
+    }
     slider, picture = boxes[0].children
     assert slider.label == "2"
     assert Tags(picture.value).all("img")[0]["alt"] == 'A wave with "base" 2 & <more>.'
@@ -454,7 +587,9 @@ def test_a_live_kernel_redraws_for_any_of_its_values(shown: list, monkeypatch: p
     assert plt.get_fignums() == []
 
 
-def test_no_live_control_without_ipywidgets_kernel_or_wish(shown: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_live_control_without_ipywidgets_kernel_or_wish(
+    shown: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = {"text/html", "text/plain"}
     assert set(frames()._repr_mimebundle_()) == plain
     live = frames(live=[2])
@@ -466,11 +601,18 @@ def test_no_live_control_without_ipywidgets_kernel_or_wish(shown: list, monkeypa
 
 def test_figures_need_only_numpy_and_matplotlib() -> None:
     code = (
-        "import sys; sys.modules |= dict.fromkeys(['IPython', 'ipywidgets', 'torch', 'pygments']);"
+        "import sys; sys.modules |= dict.fromkeys(['IPython', 'ipywidgets', 'torch', "
+        "'pygments']);"
         "from posenc_lib import figures; import matplotlib.pyplot as plt;"
         "figures.show(plt.figure(), 'It draws nothing at all.')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={"MPLBACKEND": "agg"}, cwd=ROOT
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"MPLBACKEND": "agg"},
+        cwd=ROOT,
     )
-    assert (done.returncode, done.stdout) == (0, "It draws nothing at all.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "It draws nothing at all.\n"), (
+        done.stderr
+    )

@@ -11,7 +11,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from posenc_lib.ledger import HOLDS, claims, settles
+from posenc_lib.ledger import VERDICTS, claims, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 OPPOSITE = {
@@ -28,26 +28,45 @@ def test_claims_are_numbered_in_order():
 
 
 def test_sources_are_cited_in_the_chapter_that_settles_the_claim():
-    chapters = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    chapters = [
+        path.read_text(encoding="utf-8")
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    ]
     bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
     for claim in claims().values():
-        settling = [text for text in chapters if re.search(rf'settles\([\s\\n",]*{claim.id}', text)]
+        settling = [
+            text
+            for text in chapters
+            if re.search(rf'verdict\([\s\\n",]*{claim.id}', text)
+        ]
         assert len(settling) <= 1, f"{claim.id} is settled in more than one chapter"
         for key in claim.sources:
-            assert f"{{{key}," in bibliography, f"{claim.id}: {key} is not in references.bib"
-            assert all(key in text for text in settling), f"{claim.id}: its chapter does not cite {key}"
+            assert f"{{{key}," in bibliography, (
+                f"{claim.id}: {key} is not in references.bib"
+            )
+            assert all(key in text for text in settling), (
+                f"{claim.id}: its chapter does not cite {key}"
+            )
 
 
-@pytest.mark.parametrize("verdict", HOLDS)
+@pytest.mark.parametrize("name", VERDICTS)
 @pytest.mark.parametrize("claim", [True, False])
 @pytest.mark.parametrize("correction", [True, False])
-def test_verdict_follows_from_evidence(verdict, claim, correction, capsys):
-    if claim is HOLDS[verdict] and correction:
-        settles("C27", verdict=verdict, claim=claim, correction=correction, note="A note.")
-        assert f"C27 {verdict}: " in capsys.readouterr().out
+def test_verdict_follows_from_evidence(name, claim, correction, capsys):
+    if claim is VERDICTS[name] and correction:
+        verdict(
+            "C27", name, claim_holds=claim, correction_holds=correction, note="A note."
+        )
+        assert f"C27 {name}: " in capsys.readouterr().out
     else:
         with pytest.raises(AssertionError, match="C27"):
-            settles("C27", verdict=verdict, claim=claim, correction=correction, note="A note.")
+            verdict(
+                "C27",
+                name,
+                claim_holds=claim,
+                correction_holds=correction,
+                note="A note.",
+            )
 
 
 @pytest.mark.parametrize(
@@ -55,16 +74,26 @@ def test_verdict_follows_from_evidence(verdict, claim, correction, capsys):
     [
         ({"claim_id": "C99"}, KeyError, "claim_id"),
         ({"verdict": "true"}, ValueError, "verdict"),
-        ({"claim": 1}, TypeError, "claim"),
-        ({"correction": "yes"}, TypeError, "correction"),
+        ({"claim_holds": 1}, TypeError, "claim_holds"),
+        ({"correction_holds": "yes"}, TypeError, "correction_holds"),
         ({"note": " "}, ValueError, "note"),
-        ({"verdict": "misleading", "claim": False}, ValueError, "correction"),
+        (
+            {"verdict": "misleading", "claim_holds": False},
+            ValueError,
+            "correction_holds",
+        ),
     ],
 )
 def test_malformed_settlement(arguments, error, named):
-    whole = {"claim_id": "C27", "verdict": "holds", "claim": True, "note": "A note.", **arguments}
+    whole = {
+        "claim_id": "C27",
+        "verdict": "holds",
+        "claim_holds": True,
+        "note": "A note.",
+        **arguments,
+    }
     with pytest.raises(error, match=named):
-        settles(whole.pop("claim_id"), **whole)
+        verdict(whole.pop("claim_id"), **whole)
 
 
 def settling_cells() -> dict[str, list[tuple[str, int]]]:
@@ -73,10 +102,14 @@ def settling_cells() -> dict[str, list[tuple[str, int]]]:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for index, cell in enumerate(nbformat.read(path, as_version=4).cells):
             if cell.cell_type == "code":
-                found += [(path.name, claim, index) for claim in re.findall(r'settles\(\s*"(C\d\d)"', cell.source)]
+                found += [
+                    (path.name, claim, index)
+                    for claim in re.findall(r'verdict\(\s*"(C\d\d)"', cell.source)
+                ]
     sample = random.Random(0).sample(found, min(10, len(found)))
     return {
-        name: [(claim, index) for n, claim, index in sample if n == name] for name in sorted({s[0] for s in sample})
+        name: [(claim, index) for n, claim, index in sample if n == name]
+        for name in sorted({s[0] for s in sample})
     }
 
 
@@ -92,10 +125,14 @@ def test_reversed_verdict_fails(name):
             if cell.cell_type != "code":
                 continue
             if index in sampled:
-                verdict = next(v for v in sorted(HOLDS, key=len, reverse=True) if f'verdict="{v}"' in cell.source)
-                right = cell.source
-                cell.source = right.replace(f'verdict="{verdict}"', f'verdict="{OPPOSITE[verdict]}"')
-                with pytest.raises(CellExecutionError, match=f"{sampled[index]}: the claim tested"):
+                right, claim = cell.source, sampled[index]
+                [stated] = re.findall(rf'"{claim}",\s*"([a-z ]+)"', right)
+                cell.source = re.sub(
+                    rf'("{claim}",\s*)"{stated}"', rf'\1"{OPPOSITE[stated]}"', right
+                )
+                with pytest.raises(
+                    CellExecutionError, match=f"{sampled[index]}: the claim tested"
+                ):
                     client.execute_cell(cell, index)
                 cell.source = right
             client.execute_cell(cell, index)

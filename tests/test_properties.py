@@ -1,6 +1,7 @@
 """What should be true of an encoding, measured on every scheme by one table, and a loop for each equation.
 
-Where a property does not hold for a scheme, the table says why, and the test asserts that it fails there.
+Where a property does not hold for a scheme, the table says why, and the test asserts
+that it fails there.
 """
 
 from __future__ import annotations
@@ -35,11 +36,18 @@ from torch.func import functional_call
 
 from posenc_lib import properties
 from posenc_lib import scheme as schemes
-from posenc_lib.attention import attention, attention_weights, causal, real_keys, same_document, window
+from posenc_lib.attention import (
+    attention,
+    attention_weights,
+    causal,
+    key_padding_mask,
+    same_segment,
+    sliding_window,
+)
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
 from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies, octave_frequencies, wavelengths
-from posenc_lib.positions import arange, documents, from_mask, packed, relative
+from posenc_lib.positions import arange, from_mask, packed, relative, segment_ids
 from posenc_lib.properties import max_error
 from posenc_lib.rotary import LAYOUTS, RoPE, Rotation
 from posenc_lib.scheme import NOPE, PLACES, PositionScheme
@@ -52,7 +60,12 @@ layouts = st.sampled_from(LAYOUTS)
 
 # ---- one table: property by scheme
 
-EMBEDDINGS = ("sinusoidal", "sinusoidal, concatenated", "sinusoidal, tensor2tensor", "learned")
+EMBEDDINGS = (
+    "sinusoidal",
+    "sinusoidal, concatenated",
+    "sinusoidal, tensor2tensor",
+    "learned",
+)
 T5S = ("T5, causal", "T5, bidirectional")
 ROPES = ("RoPE", "RoPE, half", "RoPE, partial", "RoPE, attention factor")
 
@@ -61,7 +74,9 @@ def log_ratios(scheme: PositionScheme, x: Tensor, at: Tensor) -> Tensor:
     """e_mn − e_mm, the score of each key less that of the query's own place, (1, H, T, T); a masked key has −700."""
     x = x if scheme.embedding is None else x + scheme.embedding(at)
     q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
-    logs = attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme, **hidden(scheme, x)).log()
+    logs = attention_weights(
+        q, k, q_positions=at, k_positions=at, scheme=scheme, **hidden(scheme, x)
+    ).log()
     return (logs - logs.diagonal(dim1=-2, dim2=-1)[..., None]).clamp(min=-700)
 
 
@@ -75,12 +90,18 @@ def toeplitz(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float
 
 def order_blind(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     order = torch.arange(x.shape[1]).roll(1 + shift % (x.shape[1] - 1))
-    return properties.equivariance_error(lambda x: layer(scheme, x[:, 0], at), x[:, None], order)
+    return properties.equivariance_error(
+        lambda x: layer(scheme, x[:, 0], at), x[:, None], order
+    )
 
 
-def order_blind_with_positions(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+def order_blind_with_positions(
+    scheme: PositionScheme, x: Tensor, at: Tensor, shift: int
+) -> float:
     order = torch.arange(x.shape[1]).roll(1 + shift % (x.shape[1] - 1))
-    return max_error(layer(scheme, x[:, order], at[order]), layer(scheme, x, at)[:, :, order])
+    return max_error(
+        layer(scheme, x[:, order], at[order]), layer(scheme, x, at)[:, :, order]
+    )
 
 
 def nothing_at_zero(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
@@ -88,14 +109,19 @@ def nothing_at_zero(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -
 
 
 def token_by_token(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
-    steps = [layer(scheme, x[:, : t + 1], at[: t + 1], queries=slice(t, None)) for t in range(x.shape[1])]
+    steps = [
+        layer(scheme, x[:, : t + 1], at[: t + 1], queries=slice(t, None))
+        for t in range(x.shape[1])
+    ]
     return max_error(torch.cat(steps, 2), layer(scheme, x, at, mask=causal(at, at)))
 
 
 def no_look_ahead(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     half = x.shape[1] // 2
     changed = torch.cat((x[:, :half], 1 - x[:, half:]), 1)
-    before, after = (layer(scheme, tokens, at, mask=causal(at, at)) for tokens in (x, changed))
+    before, after = (
+        layer(scheme, tokens, at, mask=causal(at, at)) for tokens in (x, changed)
+    )
     return max_error(before[:, :, :half], after[:, :, :half])
 
 
@@ -105,16 +131,18 @@ def padding(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     real = torch.arange(left + length + right).ge(left)[None].clone()
     real[:, left + length :] = False
     positions = from_mask(real)
-    mask = causal(positions, positions) & real_keys(real)
-    padded = layer(scheme, torch.cat((ones[:, :left], x, ones[:, :right]), 1), positions, mask=mask)
+    mask = causal(positions, positions) & key_padding_mask(real)
+    padded = layer(
+        scheme, torch.cat((ones[:, :left], x, ones[:, :right]), 1), positions, mask=mask
+    )
     return max_error(padded[:, :, left : left + length], alone(scheme, x))
 
 
 def packing(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     first = 1 + shift % (x.shape[1] - 1)
     parts = [first, x.shape[1] - first]
-    positions, numbers = packed(parts), documents(parts)
-    mask = causal(positions, positions) & same_document(numbers, numbers)
+    positions, numbers = packed(parts), segment_ids(parts)
+    mask = causal(positions, positions) & same_segment(numbers, numbers)
     each = [alone(scheme, tokens) for tokens in x.split(parts, 1)]
     return max_error(layer(scheme, x, positions, mask=mask), torch.cat(each, 2))
 
@@ -124,7 +152,9 @@ def alone(scheme: PositionScheme, x: Tensor) -> Tensor:
     return layer(scheme, x, positions, mask=causal(positions, positions))
 
 
-def later_queries_are_a_slice(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+def later_queries_are_a_slice(
+    scheme: PositionScheme, x: Tensor, at: Tensor, shift: int
+) -> float:
     """A few queries at the end of a cache of many keys, and their rows of the embedding."""
     whole, start = arange(200), 200 - x.shape[1] - shift % 100
     part = slice(start, start + x.shape[1])
@@ -145,11 +175,20 @@ def inputs_stay(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> fl
 
 def keeps_lengths(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
-    turned = (q, k) if scheme.transform is None else scheme.transform(q, k, at, at, **hidden(scheme, x))
-    return max(max_error(a.norm(dim=-1), b.norm(dim=-1)) for a, b in zip(turned, (q, k), strict=True))
+    turned = (
+        (q, k)
+        if scheme.transform is None
+        else scheme.transform(q, k, at, at, **hidden(scheme, x))
+    )
+    return max(
+        max_error(a.norm(dim=-1), b.norm(dim=-1))
+        for a, b in zip(turned, (q, k), strict=True)
+    )
 
 
-def decays_with_distance(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
+def decays_with_distance(
+    scheme: PositionScheme, x: Tensor, at: Tensor, shift: int
+) -> float:
     """By how much the score of a vector with itself ever rises as the key moves away into the past."""
     far = arange(64, offset=int(at[0]))
     if scheme.embedding is None:
@@ -162,21 +201,34 @@ def decays_with_distance(scheme: PositionScheme, x: Tensor, at: Tensor, shift: i
 def float32_angles(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
     """By how much queries, keys and values of 16 bits give more than one rounding of the result of the same numbers.
 
-    With angles or positions in 16 bits it would be the whole result: they know few of these positions.
+    With angles or positions in 16 bits it would be the whole result: they know few of
+    these positions.
     """
     at, excess = arange(x.shape[1], offset=1300), 0.0
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        q, k, v, tokens = (normal(1, h, *x.shape[1:], seed=shift + h).to(dtype) for h in (HEADS, HEADS, HEADS, 1))
+        q, k, v, tokens = (
+            normal(1, h, *x.shape[1:], seed=shift + h).to(dtype)
+            for h in (HEADS, HEADS, HEADS, 1)
+        )
 
         def run(q: Tensor, k: Tensor, v: Tensor, tokens: Tensor) -> Tensor:
-            how = {"q_positions": at, "k_positions": at, "scheme": scheme, "mask": causal(at, at)}
+            how = {
+                "q_positions": at,
+                "k_positions": at,
+                "scheme": scheme,
+                "mask": causal(at, at),
+            }
             return attention(q, k, v, **how, **hidden(scheme, tokens[:, 0]))
 
         out, exact = run(q, k, v, tokens), run(*(x.double() for x in (q, k, v, tokens)))
         assert out.dtype == dtype
         # Beside the rounding: 64 roundings in float32 of scores below 16.
         inside = 16 * 64 * torch.finfo(torch.float32).eps * float(v.abs().max())
-        error = (out.double() - exact).abs() - torch.finfo(dtype).eps / 2 * exact.abs() - inside
+        error = (
+            (out.double() - exact).abs()
+            - torch.finfo(dtype).eps / 2 * exact.abs()
+            - inside
+        )
         excess = max(excess, float(error.detach().max()))
     return excess
 
@@ -190,7 +242,11 @@ TABLE: dict[str, tuple[Measure, dict[str, str]]] = {
     "blind to order": (
         order_blind,
         # RePo reads its positions from the tokens: without a mask it tells no order.
-        {name: "telling the order is what it is for" for name in every_scheme() if name not in ("NoPE", "RePo")},
+        {
+            name: "telling the order is what it is for"
+            for name in every_scheme()
+            if name not in ("NoPE", "RePo")
+        },
     ),
     "blind to order when positions move along": (order_blind_with_positions, {}),
     "nothing at position zero": (
@@ -233,11 +289,19 @@ def bound(x: Tensor, start: int, shift: int) -> float:
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("property", TABLE)
 @given(length=lengths, start=offsets, shift=st.integers(1, 4000), seed=seeds)
-def test_property(property: str, name: str, length: int, start: int, shift: int, seed: int) -> None:
+def test_property(
+    property: str, name: str, length: int, start: int, shift: int, seed: int
+) -> None:
     measure, fails = TABLE[property]
     if name in fails:
-        length = max(length, 4)  # of two tokens the one is as far from the other as the other from the one
-    x, at, scheme = normal(1, length, WIDTH, seed=seed), arange(length, offset=start), SCHEMES[name]
+        length = max(
+            length, 4
+        )  # of two tokens the one is as far from the other as the other from the one
+    x, at, scheme = (
+        normal(1, length, WIDTH, seed=seed),
+        arange(length, offset=start),
+        SCHEMES[name],
+    )
     error = measure(scheme, x, at, shift)
     if name not in fails:
         assert error <= bound(x, start, shift)
@@ -245,10 +309,18 @@ def test_property(property: str, name: str, length: int, start: int, shift: int,
         assert error > 1e-6, f"{property} should fail for {name}: {fails[name]}"
 
 
-EXAMPLES = [(4, 0, 7), (9, 0, 2), (9, 13, 5), (6, 30, 20), (9, 900, 800)]  # length, start, shift: within every table
+EXAMPLES = [
+    (4, 0, 7),
+    (9, 0, 2),
+    (9, 13, 5),
+    (6, 30, 20),
+    (9, 900, 800),
+]  # length, start, shift: within every table
 
 
-@pytest.mark.parametrize("name", [name for name in every_scheme() if name not in SCHEMES])
+@pytest.mark.parametrize(
+    "name", [name for name in every_scheme() if name not in SCHEMES]
+)
 @pytest.mark.parametrize("property", TABLE)
 def test_property_of_the_groups(property: str, name: str) -> None:
     measure, fails = TABLE[property]
@@ -256,7 +328,9 @@ def test_property_of_the_groups(property: str, name: str) -> None:
     with torch.no_grad():
         for seed, (length, start, shift) in enumerate(EXAMPLES):
             x = normal(1, length, WIDTH, seed=seed)
-            error = measure(every_scheme()[name], x, arange(length, offset=start), shift)
+            error = measure(
+                every_scheme()[name], x, arange(length, offset=start), shift
+            )
             ratios.append(error / (1e-6 if name in fails else bound(x, start, shift)))
     if name in fails:
         assert max(ratios) > 1, f"{property} should fail for {name}: {fails[name]}"
@@ -268,9 +342,15 @@ def test_reasons_are_about_schemes_that_are_there() -> None:
     assert all(set(fails) <= set(every_scheme()) for _, fails in TABLE.values())
 
 
-@pytest.mark.parametrize("name", [name for name, scheme in every_scheme().items() if modules_of(scheme)])
+@pytest.mark.parametrize(
+    "name", [name for name, scheme in every_scheme().items() if modules_of(scheme)]
+)
 def test_gradients_of_what_is_learned(name: str) -> None:
-    scheme, x, at = every_scheme()[name], normal(1, 5, WIDTH).requires_grad_(), arange(5)
+    scheme, x, at = (
+        every_scheme()[name],
+        normal(1, 5, WIDTH).requires_grad_(),
+        arange(5),
+    )
     model = Layer(scheme)
     names = [key for key, _ in model.named_parameters()]
 
@@ -279,10 +359,15 @@ def test_gradients_of_what_is_learned(name: str) -> None:
         return functional_call(model, state, (x, at, causal(at, at)))
 
     # Other tests use the same modules, so the parameters in float64 are copies.
-    values = [parameter.detach().double().clone().requires_grad_() for parameter in model.parameters()]
+    values = [
+        parameter.detach().double().clone().requires_grad_()
+        for parameter in model.parameters()
+    ]
     assert names
     assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
-    grads = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True)
+    grads = torch.autograd.grad(
+        run(x, *values).square().sum(), values, allow_unused=True
+    )
     assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
 
 
@@ -303,7 +388,9 @@ def test_a_causal_mask_alone_tells_the_order(length: int, seed: int) -> None:
     x, at = normal(1, length, WIDTH, seed=seed), arange(length)
 
     def blind(mask: Tensor | None) -> float:
-        return properties.equivariance_error(lambda x: layer(NOPE, x[:, 0], at, mask=mask), x[:, None], at.flip(0))
+        return properties.equivariance_error(
+            lambda x: layer(NOPE, x[:, 0], at, mask=mask), x[:, None], at.flip(0)
+        )
 
     assert blind(None) <= tolerance(x)
     assert blind(causal(at, at)) > 1e-6
@@ -336,11 +423,18 @@ def score(name: str, q: list[float], k: list[float], h: int, m: int, n: int) -> 
     content, scale = sum(a * b for a, b in zip(q, k, strict=True)), WIDTH**-0.5
     if name in ROPES:
         width = WIDTH // 2 if name == "RoPE, partial" else WIDTH
-        pairs = [(i, i + width // 2) if name == "RoPE, half" else (2 * i, 2 * i + 1) for i in range(width // 2)]
+        pairs = [
+            (i, i + width // 2) if name == "RoPE, half" else (2 * i, 2 * i + 1)
+            for i in range(width // 2)
+        ]
         content = sum(a * b for a, b in zip(q[width:], k[width:], strict=True))
         for i, (first, second) in enumerate(pairs):
             turn = cmath.exp(1j * (m - n) * 10_000.0 ** (-2 * i / width))
-            content += (complex(q[first], q[second]) * complex(k[first], k[second]).conjugate() * turn).real
+            content += (
+                complex(q[first], q[second])
+                * complex(k[first], k[second]).conjugate()
+                * turn
+            ).real
         content *= 1.25**2 if name == "RoPE, attention factor" else 1
     if name == "ALiBi":
         return content * scale - 2.0 ** (-8 * (h + 1) / HEADS) * abs(n - m)
@@ -348,7 +442,12 @@ def score(name: str, q: list[float], k: list[float], h: int, m: int, n: int) -> 
         both, table = name == "T5, bidirectional", SCHEMES[name].bias
         assert isinstance(table, nn.Module)
         return content + float(
-            table.table[bucket_by_fractions(n - m, bidirectional=both, num_buckets=32, max_distance=128), h]
+            table.table[
+                bucket_by_fractions(
+                    n - m, bidirectional=both, num_buckets=32, max_distance=128
+                ),
+                h,
+            ]
         )
     return content * scale
 
@@ -356,15 +455,27 @@ def score(name: str, q: list[float], k: list[float], h: int, m: int, n: int) -> 
 def looped(name: str, x: Tensor, at: list[int]) -> Tensor:
     """Causal attention on tokens x (T, D), one number after the other."""
     # The library rounds an embedding once to float32, and so does the loop.
-    vectors = torch.tensor([embedded(name, m) for m in at], dtype=torch.float64).float().double()
+    vectors = (
+        torch.tensor([embedded(name, m) for m in at], dtype=torch.float64)
+        .float()
+        .double()
+    )
     q, k, v = (((x + vectors) @ weight).tolist() for weight in PROJECTIONS)
     out = torch.zeros(HEADS, len(at), WIDTH, dtype=torch.float64)
     for h in range(HEADS):
         for i, m in enumerate(at):
-            seen = [j for j, n in enumerate(at) if n <= m and not (name == "window" and m - n >= 3)]
-            powers = [math.exp(score(name, q[h][i], k[h][j], h, m, at[j])) for j in seen]
+            seen = [
+                j
+                for j, n in enumerate(at)
+                if n <= m and not (name == "window" and m - n >= 3)
+            ]
+            powers = [
+                math.exp(score(name, q[h][i], k[h][j], h, m, at[j])) for j in seen
+            ]
             for c in range(WIDTH):
-                out[h, i, c] = sum(p * v[h][j][c] for p, j in zip(powers, seen, strict=True)) / sum(powers)
+                out[h, i, c] = sum(
+                    p * v[h][j][c] for p, j in zip(powers, seen, strict=True)
+                ) / sum(powers)
     return out
 
 
@@ -374,7 +485,9 @@ def test_layer_is_the_loop_of_its_equation(name: str, at: list[int], seed: int) 
     x = normal(1, len(at), WIDTH, seed=seed)
     positions = torch.tensor(at)
     out = layer(SCHEMES[name], x, positions, mask=causal(positions, positions))
-    assert max_error(out[0], looped(name, x[0], at)) <= tolerance(x) + 64 * EPS * max(at)
+    assert max_error(out[0], looped(name, x[0], at)) <= tolerance(x) + 64 * EPS * max(
+        at
+    )
 
 
 POINTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
@@ -389,17 +502,27 @@ def test_masks_are_their_loops(m: list[int], n: list[int], size: int) -> None:
 
     assert relative(q, k).tolist() == loop(lambda a, b: b - a)
     assert causal(q, k).tolist() == loop(lambda a, b: b <= a)
-    assert window(q, k, size).tolist() == loop(lambda a, b: abs(b - a) < size)
-    assert same_document(q, k).tolist() == loop(lambda a, b: a == b)
-    assert (causal(q, k) & window(q, k, size)).tolist() == loop(lambda a, b: a - size < b <= a)
+    assert sliding_window(q, k, size).tolist() == loop(lambda a, b: abs(b - a) < size)
+    assert same_segment(q, k).tolist() == loop(lambda a, b: a == b)
+    assert (causal(q, k) & sliding_window(q, k, size)).tolist() == loop(
+        lambda a, b: a - size < b <= a
+    )
     assert torch.equal(causal(q / 2, k / 2), causal(q, k))  # positions between integers
-    assert torch.equal(window(q / 2, k / 2, size), window(q, k, 2 * size))
+    assert torch.equal(
+        sliding_window(q / 2, k / 2, size), sliding_window(q, k, 2 * size)
+    )
     batch = torch.stack((q, q + 1))
-    for mask in (relative, causal, same_document, partial(window, size=size)):
-        assert torch.equal(mask(batch, k), torch.stack([mask(row, k) for row in batch])[:, None])
-        assert torch.equal(mask(k, batch), torch.stack([mask(k, row) for row in batch])[:, None])
-        assert torch.equal(mask(batch, batch), torch.stack([mask(row, row) for row in batch])[:, None])
-    assert torch.equal(real_keys(batch > 3), (batch > 3)[:, None, None])
+    for mask in (relative, causal, same_segment, partial(sliding_window, size=size)):
+        assert torch.equal(
+            mask(batch, k), torch.stack([mask(row, k) for row in batch])[:, None]
+        )
+        assert torch.equal(
+            mask(k, batch), torch.stack([mask(k, row) for row in batch])[:, None]
+        )
+        assert torch.equal(
+            mask(batch, batch), torch.stack([mask(row, row) for row in batch])[:, None]
+        )
+    assert torch.equal(key_padding_mask(batch > 3), (batch > 3)[:, None, None])
 
 
 # ---- rotations
@@ -409,16 +532,28 @@ def rope_of(layout: str, pairs: int = WIDTH // 2, factor: float = 1.0) -> RoPE:
     return RoPE(inverse_frequencies(2 * pairs), layout=layout, attention_factor=factor)
 
 
-@given(layout=layouts, pairs=st.integers(1, 8), rest=st.integers(0, 3), start=offsets, seed=seeds)
-def test_a_rotation_changes_no_length(layout: str, pairs: int, rest: int, start: int, seed: int) -> None:
+@given(
+    layout=layouts,
+    pairs=st.integers(1, 8),
+    rest=st.integers(0, 3),
+    start=offsets,
+    seed=seeds,
+)
+def test_a_rotation_changes_no_length(
+    layout: str, pairs: int, rest: int, start: int, seed: int
+) -> None:
     x, at = normal(2, 3, 5, 2 * pairs + rest, seed=seed), arange(5, offset=start)
     bound = 16 * EPS * float(x.norm(dim=-1).max())
     assert properties.norm_error(rope_of(layout, pairs)(at, torch.float64), x) <= bound
-    scaled = properties.norm_error(rope_of(layout, pairs, 1.5)(at, torch.float64), x[..., : 2 * pairs])
+    scaled = properties.norm_error(
+        rope_of(layout, pairs, 1.5)(at, torch.float64), x[..., : 2 * pairs]
+    )
     assert scaled == pytest.approx(0.5 * float(x[..., : 2 * pairs].norm(dim=-1).max()))
 
 
-@given(layout=layouts, m=st.integers(-4000, 4000), n=st.integers(-4000, 4000), seed=seeds)
+@given(
+    layout=layouts, m=st.integers(-4000, 4000), n=st.integers(-4000, 4000), seed=seeds
+)
 def test_rotations_are_a_group(layout: str, m: int, n: int, seed: int) -> None:
     rope, x, one = rope_of(layout), normal(1, WIDTH, seed=seed), torch.tensor([1])
     bound = 16 * EPS * (1 + abs(m) + abs(n)) * float(x.abs().max())
@@ -427,7 +562,9 @@ def test_rotations_are_a_group(layout: str, m: int, n: int, seed: int) -> None:
         return rope(torch.tensor([p]), torch.float64)
 
     assert properties.group_error(rope, x, m * one, n * one) <= bound
-    assert properties.group_error(rope_of(layout, factor=1.1), x, m * one, n * one) > 1e-2  # a factor is no group
+    assert (
+        properties.group_error(rope_of(layout, factor=1.1), x, m * one, n * one) > 1e-2
+    )  # a factor is no group
     assert max_error((turn(m) @ turn(n))(x), turn(m + n)(x)) <= bound
     assert max_error(turn(m / 2)(turn(m / 2)(x)), turn(m)(x)) <= bound
     assert torch.equal(turn(0)(x), x)
@@ -440,9 +577,14 @@ def test_rotations_are_a_group(layout: str, m: int, n: int, seed: int) -> None:
 
 
 @given(layout=layouts, factor=st.floats(0.5, 2), m=offsets, n=offsets, seed=seeds)
-def test_a_factor_is_undone_and_multiplied(layout: str, factor: float, m: int, n: int, seed: int) -> None:
+def test_a_factor_is_undone_and_multiplied(
+    layout: str, factor: float, m: int, n: int, seed: int
+) -> None:
     x = normal(1, WIDTH, seed=seed)
-    scaled, plain = (rope_of(layout, factor=f)(torch.tensor([m]), torch.float64) for f in (factor, 1.0))
+    scaled, plain = (
+        rope_of(layout, factor=f)(torch.tensor([m]), torch.float64)
+        for f in (factor, 1.0)
+    )
     other = rope_of(layout, factor=factor)(torch.tensor([n]), torch.float64)
     bound = 16 * EPS * float(x.abs().max()) * max(factor, 1 / factor) ** 2
     assert max_error(scaled(x), factor * plain(x)) <= bound
@@ -453,7 +595,9 @@ def test_a_factor_is_undone_and_multiplied(layout: str, factor: float, m: int, n
 
 
 @given(layout=layouts, m=offsets, n=offsets, seed=seeds)
-def test_the_score_of_rotated_vectors_is_that_of_one_rotation(layout: str, m: int, n: int, seed: int) -> None:
+def test_the_score_of_rotated_vectors_is_that_of_one_rotation(
+    layout: str, m: int, n: int, seed: int
+) -> None:
     rope, (q, k) = rope_of(layout), (normal(1, WIDTH, seed=seed + i) for i in range(2))
     turned = [rope(torch.tensor([p]), torch.float64) for p in (m, n, n - m)]
     absolute = (turned[0](q) * turned[1](k)).sum()
@@ -465,28 +609,48 @@ def test_the_score_of_rotated_vectors_is_that_of_one_rotation(layout: str, m: in
 def test_a_rotation_by_rows_is_a_rotation_of_each_row(layout: str, start: int) -> None:
     rope, x = rope_of(layout), normal(2, 3, 5, WIDTH)
     at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
-    assert torch.equal(rope(at)(x), torch.stack([rope(row)(tokens) for row, tokens in zip(at, x, strict=True)]))
+    assert torch.equal(
+        rope(at)(x),
+        torch.stack([rope(row)(tokens) for row, tokens in zip(at, x, strict=True)]),
+    )
 
 
 # ---- tables
 
 
-@given(start=st.integers(-1000, 1000), shift=st.integers(-1000, 1000), pairs=st.integers(1, 16))
-def test_sinusoids_shift_linearly_and_their_products_see_the_distance(start: int, shift: int, pairs: int) -> None:
+@given(
+    start=st.integers(-1000, 1000),
+    shift=st.integers(-1000, 1000),
+    pairs=st.integers(1, 16),
+)
+def test_sinusoids_shift_linearly_and_their_products_see_the_distance(
+    start: int, shift: int, pairs: int
+) -> None:
     at = torch.arange(start, start + 6)
-    here, there = (sinusoidal(p, 2 * pairs, dtype=torch.float64) for p in (at, at + shift))
+    here, there = (
+        sinusoidal(p, 2 * pairs, dtype=torch.float64) for p in (at, at + shift)
+    )
     bound = 64 * EPS * (1 + abs(start) + abs(shift)) * pairs
     assert max_error(here @ here.T, there @ there.T) <= bound
     assert properties.toeplitz_error(here @ here.T) <= bound
-    assert max_error((here @ here.T).diagonal(), torch.full((6,), float(pairs))) <= bound
-    # (cos, sin) of the shifted angle is the rotation by the shift: sines are second members of pairs (cos, sin).
+    assert (
+        max_error((here @ here.T).diagonal(), torch.full((6,), float(pairs))) <= bound
+    )
+    # (cos, sin) of the shifted angle is the rotation by the shift: sines are second
+    # members of pairs (cos, sin).
     swapped = here.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2)
-    turned = RoPE(inverse_frequencies(2 * pairs))(torch.full((6,), shift), torch.float64)(swapped)
-    assert max_error(turned.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2), there) <= bound
+    turned = RoPE(inverse_frequencies(2 * pairs))(
+        torch.full((6,), shift), torch.float64
+    )(swapped)
+    assert (
+        max_error(turned.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2), there) <= bound
+    )
 
 
 @given(start=st.floats(0, 1000, width=32), dim=st.integers(4, 9))
-def test_positions_between_integers_are_taken_as_they_are(start: float, dim: int) -> None:
+def test_positions_between_integers_are_taken_as_they_are(
+    start: float, dim: int
+) -> None:
     at = torch.tensor([start], dtype=torch.float64)
     for embed in (sinusoidal, sinusoidal_tensor2tensor):
         assert torch.equal(embed(at.float(), dim), embed(at, dim))
@@ -501,7 +665,9 @@ def test_edges_are_the_first_distances_of_their_buckets(half: int, beyond: int) 
     assert len(edges) == 2 * half
     bucket = t5_bucket(-torch.arange(2 * (half + beyond)), bidirectional=False, **sizes)
     assert bool((bucket.diff() >= 0).all())
-    for j, (first, following) in enumerate(zip(edges, [*edges[1:], len(bucket)], strict=True)):
+    for j, (first, following) in enumerate(
+        zip(edges, [*edges[1:], len(bucket)], strict=True)
+    ):
         assert bucket[first:following].tolist() == [j] * (following - first)
 
 
@@ -509,15 +675,19 @@ def test_edges_are_the_first_distances_of_their_buckets(half: int, beyond: int) 
 def test_octaves_double(count: int) -> None:
     frequencies = octave_frequencies(count)
     assert frequencies.tolist() == [math.pi * 2**k for k in range(count)]
-    assert wavelengths(frequencies).tolist() == pytest.approx([2 * 0.5**k for k in range(count)])
+    assert wavelengths(frequencies).tolist() == pytest.approx(
+        [2 * 0.5**k for k in range(count)]
+    )
     assert wavelengths(torch.zeros(1)).item() == math.inf
 
 
 @given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_packing_is_its_loop(parts: list[int]) -> None:
     assert packed(parts).tolist() == [t for length in parts for t in range(length)]
-    assert documents(parts).tolist() == [i for i, length in enumerate(parts) for _ in range(length)]
-    assert packed(parts).dtype == documents(parts).dtype == torch.int64
+    assert segment_ids(parts).tolist() == [
+        i for i, length in enumerate(parts) for _ in range(length)
+    ]
+    assert packed(parts).dtype == segment_ids(parts).dtype == torch.int64
 
 
 # ---- the reference attention: every place is used once, where the docstring says
@@ -527,7 +697,13 @@ QKV = [normal(2, HEADS, 5, WIDTH, seed=seed) for seed in range(3)]
 AT = {"q_positions": arange(5), "k_positions": arange(5)}
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0, scale: float = WIDTH**-0.5) -> Tensor:
+def plain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | float = 0.0,
+    scale: float = WIDTH**-0.5,
+) -> Tensor:
     return (q @ k.mT * scale + bias).softmax(-1) @ v
 
 
@@ -538,12 +714,17 @@ def test_named_schemes_hand_on_their_arguments() -> None:
     assert torch.equal(embed(at), sinusoidal(at, 9, 50.0, layout="concatenated"))
     table = schemes.learned(7, 3, generator=draw()).embedding
     assert torch.equal(table.table, LearnedEmbedding(7, 3, generator=draw()).table)
-    turned = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(q, q, at, at)
+    turned = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(
+        q, q, at, at
+    )
     expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(q, q, at, at)
     assert all(map(torch.equal, turned, expected))
     assert torch.equal(schemes.alibi(6).bias(at, at), alibi(at, at, alibi_slopes(6)))
     sizes = {"bidirectional": True, "std": 0.3, "num_buckets": 8, "max_distance": 20}
-    learned, same = schemes.t5(3, **sizes, generator=draw()), T5Bias(3, **sizes, generator=draw())
+    learned, same = (
+        schemes.t5(3, **sizes, generator=draw()),
+        T5Bias(3, **sizes, generator=draw()),
+    )
     assert torch.equal(learned.bias(at, 4 * at), same(at, 4 * at))
 
 
@@ -552,7 +733,14 @@ def test_tables_are_drawn_as_the_docstring_says(std: float) -> None:
     draw = partial(torch.Generator().manual_seed, 3)
     tables = [
         LearnedEmbedding(100, 40, std=std, generator=draw()).table,
-        T5Bias(40, bidirectional=True, std=std, num_buckets=100, max_distance=200, generator=draw()).table,
+        T5Bias(
+            40,
+            bidirectional=True,
+            std=std,
+            num_buckets=100,
+            max_distance=200,
+            generator=draw(),
+        ).table,
     ]
     drawn = torch.randn(100, 40, generator=draw()) * std
     state = torch.get_rng_state()
@@ -560,7 +748,9 @@ def test_tables_are_drawn_as_the_docstring_says(std: float) -> None:
         assert isinstance(table, nn.Parameter)
         assert torch.equal(table.detach(), drawn)
     LearnedEmbedding(4, 2, generator=draw())
-    assert torch.equal(torch.get_rng_state(), state)  # a generator of one's own leaves the global one alone
+    assert torch.equal(
+        torch.get_rng_state(), state
+    )  # a generator of one's own leaves the global one alone
 
 
 def test_places_are_used_in_the_order_of_the_equation() -> None:
@@ -582,8 +772,12 @@ def test_places_are_used_in_the_order_of_the_equation() -> None:
         values=lambda weights, v, m, n: note("values", weights @ v + 7),
         scale=0.25,
     )
-    expected = ((6 * q @ k.mT + 1) * 0.25 + rows).masked_fill(~allowed, -torch.inf).softmax(-1) @ v + 7
-    assert max_error(attention(q, k, v, scheme=scheme, **AT), expected) <= 8 * tolerance(expected)
+    expected = ((6 * q @ k.mT + 1) * 0.25 + rows).masked_fill(
+        ~allowed, -torch.inf
+    ).softmax(-1) @ v + 7
+    assert max_error(
+        attention(q, k, v, scheme=scheme, **AT), expected
+    ) <= 8 * tolerance(expected)
     assert seen == ["transform", "scores", "bias", "mask", "values"]
     assert scheme.places == ("transform", "bias", "scores", "values", "mask")
     assert set(scheme.places) | {"embedding"} == set(PLACES)
@@ -596,7 +790,10 @@ def test_hidden_states_are_handed_on_to_schemes_that_take_them() -> None:
     content = q_x.sum(-1)[:, None, :, None] + k_x.square().sum(-1)[:, None, None, :]
     scheme = PositionScheme(
         "content",
-        transform=lambda q, k, m, n, *, q_x, k_x: (q * q_x[:, None, :, :1], k * k_x[:, None, :, :1]),
+        transform=lambda q, k, m, n, *, q_x, k_x: (
+            q * q_x[:, None, :, :1],
+            k * k_x[:, None, :, :1],
+        ),
         bias=lambda m, n, *, q_x, k_x: content,
         scores=lambda q, k, m, n, *, q_x, k_x: q @ k.mT,
     )
@@ -605,16 +802,28 @@ def test_hidden_states_are_handed_on_to_schemes_that_take_them() -> None:
     assert max_error(out, expected) <= 8 * tolerance(expected)
 
 
-@given(groups=st.sampled_from([1, 2, 4]), q_len=st.integers(1, 4), k_len=st.integers(1, 5), seed=seeds)
-def test_grouped_queries_share_keys(groups: int, q_len: int, k_len: int, seed: int) -> None:
+@given(
+    groups=st.sampled_from([1, 2, 4]),
+    q_len=st.integers(1, 4),
+    k_len=st.integers(1, 5),
+    seed=seeds,
+)
+def test_grouped_queries_share_keys(
+    groups: int, q_len: int, k_len: int, seed: int
+) -> None:
     q = normal(2, HEADS, q_len, WIDTH, seed=seed)
-    k, v = normal(2, groups, k_len, WIDTH, seed=seed + 1), normal(2, groups, k_len, 3, seed=seed + 2)
+    k, v = (
+        normal(2, groups, k_len, WIDTH, seed=seed + 1),
+        normal(2, groups, k_len, 3, seed=seed + 2),
+    )
     at = {"q_positions": arange(q_len), "k_positions": arange(k_len)}
     out = attention(q, k, v, **at)
     assert out.shape == (2, HEADS, q_len, 3)
     for h in range(HEADS):
         group = h * groups // HEADS
-        assert max_error(out[:, h], plain(q[:, h], k[:, group], v[:, group])) <= 8 * tolerance(v)
+        assert max_error(
+            out[:, h], plain(q[:, h], k[:, group], v[:, group])
+        ) <= 8 * tolerance(v)
 
 
 @given(rows=st.booleans(), start=offsets)
@@ -622,22 +831,34 @@ def test_positions_of_a_batch_are_positions_of_each_row(rows: bool, start: int) 
     q, k, v = QKV
     at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
     for scheme in SCHEMES.values():
-        together = attention(q, k, v, q_positions=at, k_positions=at if rows else at[0], scheme=scheme)
+        together = attention(
+            q, k, v, q_positions=at, k_positions=at if rows else at[0], scheme=scheme
+        )
         for i in range(2):
             keys = at[i] if rows else at[0]
             alone = attention(
-                q[i : i + 1], k[i : i + 1], v[i : i + 1], q_positions=at[i], k_positions=keys, scheme=scheme
+                q[i : i + 1],
+                k[i : i + 1],
+                v[i : i + 1],
+                q_positions=at[i],
+                k_positions=keys,
+                scheme=scheme,
             )
             assert max_error(together[i : i + 1], alone) <= tolerance(v)
 
 
-@pytest.mark.parametrize("shape", [(5, 5), (1, 5), (1, HEADS, 5, 5), (2, 1, 5, 5), (2, HEADS, 1, 5), (1, 1, 1, 1)])
-def test_masks_broadcast_and_meet_the_mask_of_the_scheme(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [(5, 5), (1, 5), (1, HEADS, 5, 5), (2, 1, 5, 5), (2, HEADS, 1, 5), (1, 1, 1, 1)],
+)
+def test_masks_broadcast_and_meet_the_mask_of_the_scheme(
+    shape: tuple[int, ...],
+) -> None:
     q, k, _ = QKV
     mask = normal(*shape) < 0.7
-    banded = PositionScheme("banded", mask=partial(window, size=2))
+    banded = PositionScheme("banded", mask=partial(sliding_window, size=2))
     weights = attention_weights(q, k, scheme=banded, mask=mask, **AT)
-    allowed = (mask & window(arange(5), arange(5), 2)).expand(2, HEADS, 5, 5)
+    allowed = (mask & sliding_window(arange(5), arange(5), 2)).expand(2, HEADS, 5, 5)
     assert torch.equal(weights > 0, allowed)
     assert max_error(weights.sum(-1), allowed.any(-1).double()) <= 8 * EPS
 
@@ -646,10 +867,14 @@ def test_masks_broadcast_and_meet_the_mask_of_the_scheme(shape: tuple[int, ...])
     q_type=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
     v_type=st.sampled_from([torch.float64, torch.float32, torch.float16]),
 )
-def test_attention_returns_the_dtype_of_the_values(q_type: torch.dtype, v_type: torch.dtype) -> None:
+def test_attention_returns_the_dtype_of_the_values(
+    q_type: torch.dtype, v_type: torch.dtype
+) -> None:
     q, k, v = QKV[0].to(q_type), QKV[1].to(torch.float32), QKV[2].to(v_type)
     assert attention(q, k, v, **AT).dtype == v_type
-    assert attention_weights(q, k, **AT).dtype == torch.promote_types(q_type, torch.float32)
+    assert attention_weights(q, k, **AT).dtype == torch.promote_types(
+        q_type, torch.float32
+    )
 
 
 # ---- the probes: zero where the property holds, and not where it is broken
@@ -657,7 +882,9 @@ def test_attention_returns_the_dtype_of_the_values(q_type: torch.dtype, v_type: 
 
 def by_index(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """The classic fault: positions are counted on the tensors, whatever the caller says."""
-    return RoPE(inverse_frequencies(WIDTH)).transform(q, k, arange(q.shape[2]), arange(k.shape[2]))
+    return RoPE(inverse_frequencies(WIDTH)).transform(
+        q, k, arange(q.shape[2]), arange(k.shape[2])
+    )
 
 
 def against(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
@@ -668,15 +895,25 @@ def against(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]
 INDEX = PositionScheme("counts queries by index", transform=by_index)
 SIGN = PositionScheme("keys turn the other way", transform=against)
 KEY_INDEX = PositionScheme(
-    "counts keys by index", bias=lambda m, n: -0.01 * torch.arange(n.shape[-1]).double()[None, None, None] ** 2
+    "counts keys by index",
+    bias=lambda m, n: -0.01 * torch.arange(n.shape[-1]).double()[None, None, None] ** 2,
 )
-LEAK = PositionScheme("sees all values", values=lambda weights, v, m, n: weights @ (v + v.mean(2, keepdim=True)))
+LEAK = PositionScheme(
+    "sees all values",
+    values=lambda weights, v, m, n: weights @ (v + v.mean(2, keepdim=True)),
+)
 
 STATES = normal(2, 9, WIDTH, seed=9)
 PROBES: dict[str, tuple[Callable[..., float], PositionScheme]] = {
-    "relative_error": (partial(properties.relative_error, positions=arange(9), shift=7), SIGN),
+    "relative_error": (
+        partial(properties.relative_error, positions=arange(9), shift=7),
+        SIGN,
+    ),
     "incremental_error": (properties.incremental_error, INDEX),
-    "left_padding_error": (partial(properties.left_padding_error, padding=3), KEY_INDEX),
+    "left_padding_error": (
+        partial(properties.left_padding_error, padding=3),
+        KEY_INDEX,
+    ),
     "packing_error": (partial(properties.packing_error, lengths=[2, 3, 4]), KEY_INDEX),
     "causality_error": (properties.causality_error, LEAK),
 }
@@ -684,13 +921,19 @@ PROBES: dict[str, tuple[Callable[..., float], PositionScheme]] = {
 
 def probed(probe: str, scheme: PositionScheme) -> float:
     measure, _ = PROBES[probe]
-    given = [normal(2, HEADS, 9, WIDTH, seed=seed) for seed in range(2 if probe == "relative_error" else 3)]
+    given = [
+        normal(2, HEADS, 9, WIDTH, seed=seed)
+        for seed in range(2 if probe == "relative_error" else 3)
+    ]
     with torch.no_grad():
         return measure(scheme, *given, **hidden(scheme, STATES))
 
 
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("name", [name for name, scheme in every_scheme().items() if scheme.embedding is None])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, scheme in every_scheme().items() if scheme.embedding is None],
+)
 def test_probes_are_zero_for_schemes_of_the_library(probe: str, name: str) -> None:
     error = probed(probe, every_scheme()[name])
     if probe == "relative_error" and name in TABLE["relative"][1]:
@@ -700,24 +943,35 @@ def test_probes_are_zero_for_schemes_of_the_library(probe: str, name: str) -> No
 
 
 def test_relative_error_takes_any_shift() -> None:
-    half = partial(properties.relative_error, q=QKV[0], k=QKV[1], positions=arange(5), shift=3.5)
+    half = partial(
+        properties.relative_error, q=QKV[0], k=QKV[1], positions=arange(5), shift=3.5
+    )
     assert half(SCHEMES["RoPE"]) <= 8 * tolerance(QKV[2])
     with pytest.raises(TypeError, match="must be integers"):  # T5 has no half positions
         half(SCHEMES["T5, causal"])
 
 
-@pytest.mark.parametrize("name", [name for name, scheme in every_scheme().items() if hidden(scheme, STATES)])
+@pytest.mark.parametrize(
+    "name", [name for name, scheme in every_scheme().items() if hidden(scheme, STATES)]
+)
 def test_probes_change_hidden_states_with_the_tokens(name: str) -> None:
     """Without that, a scheme that looks ahead in the hidden states would pass."""
     scheme = every_scheme()[name]
 
     def ahead(place: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given, q_x, k_x: place(*given, q_x=q_x + k_x.mean(1, keepdim=True), k_x=k_x + k_x.mean())
+        return lambda *given, q_x, k_x: place(
+            *given, q_x=q_x + k_x.mean(1, keepdim=True), k_x=k_x + k_x.mean()
+        )
 
     leaks = {place: ahead(getattr(scheme, place)) for place in scheme.places}
     with torch.no_grad():
         leaking = PositionScheme("leaks", **leaks, scale=scheme.scale)
-        assert properties.causality_error(leaking, *QKV, q_x=STATES[:, :5], k_x=STATES[:, :5]) > 1e-3
+        assert (
+            properties.causality_error(
+                leaking, *QKV, q_x=STATES[:, :5], k_x=STATES[:, :5]
+            )
+            > 1e-3
+        )
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -730,12 +984,19 @@ def test_probes_of_functions_and_matrices() -> None:
     x, order = normal(2, 5, 3), torch.tensor([3, 1, 4, 0, 2])
     assert properties.equivariance_error(lambda x: x.softmax(-1), x, order) == 0
     assert properties.equivariance_error(lambda x: x.cumsum(-2), x, order) > 0.1
-    diagonals = torch.tensor([[c - r for c in range(4)] for r in range(4)], dtype=torch.float64)
+    diagonals = torch.tensor(
+        [[c - r for c in range(4)] for r in range(4)], dtype=torch.float64
+    )
     assert properties.toeplitz_error(diagonals) == 0
     diagonals[2, 1] += 0.5
     assert properties.toeplitz_error(diagonals) == 0.5
     at = arange(5)
-    assert properties.norm_error(Rotation(torch.ones(5, 1), torch.ones(5, 1)), torch.ones(5, 2)) > 0.5
+    assert (
+        properties.norm_error(
+            Rotation(torch.ones(5, 1), torch.ones(5, 1)), torch.ones(5, 2)
+        )
+        > 0.5
+    )
     assert properties.group_error(rope_of("half"), normal(5, WIDTH), at, at) <= 64 * EPS
     assert max_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.5
     assert math.isnan(max_error(torch.tensor([1.0, math.nan]), torch.ones(2)))
@@ -743,16 +1004,30 @@ def test_probes_of_functions_and_matrices() -> None:
 
 PROBED = normal(3, 1, 2, 4, WIDTH)  # query, key and value
 MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
-    "actual and expected must have one shape": lambda: max_error(torch.ones(2), torch.ones(1, 2)),
+    "actual and expected must have one shape": lambda: max_error(
+        torch.ones(2), torch.ones(1, 2)
+    ),
     "must keep the number of tokens": lambda: properties.equivariance_error(
         lambda x: x[:1], torch.ones(3, 2), torch.tensor([2, 1, 0])
     ),
-    "matrix must have at least two": lambda: properties.toeplitz_error(torch.ones(1, 5)),
-    "actual must hold at least one number": lambda: max_error(torch.ones(0), torch.ones(0)),
-    "q must have at least two tokens": lambda: properties.causality_error(NOPE, *PROBED[:, :, :, :1]),
-    "padding must be at least 0, got -1": lambda: properties.left_padding_error(NOPE, *PROBED, padding=-1),
-    "lengths must add up to the 4 tokens of q": lambda: properties.packing_error(NOPE, *PROBED, lengths=[2, 3]),
-    "x must have one token": lambda: properties.norm_error(rope_of("half")(arange(4)), torch.ones(5, WIDTH)),
+    "matrix must have at least two": lambda: properties.toeplitz_error(
+        torch.ones(1, 5)
+    ),
+    "actual must hold at least one number": lambda: max_error(
+        torch.ones(0), torch.ones(0)
+    ),
+    "q must have at least two tokens": lambda: properties.causality_error(
+        NOPE, *PROBED[:, :, :, :1]
+    ),
+    "padding must be an integer ≥ 0, got -1": lambda: properties.left_padding_error(
+        NOPE, *PROBED, padding=-1
+    ),
+    "lengths must add up to the 4 tokens of q": lambda: properties.packing_error(
+        NOPE, *PROBED, lengths=[2, 3]
+    ),
+    "x must have one token": lambda: properties.norm_error(
+        rope_of("half")(arange(4)), torch.ones(5, WIDTH)
+    ),
 }
 
 
@@ -767,5 +1042,11 @@ def test_probes_refuse_what_they_cannot_measure(message: str) -> None:
 
 
 def test_every_probe_is_tested_here() -> None:
-    tested = set(PROBES) | {"equivariance_error", "toeplitz_error", "norm_error", "group_error", "max_error"}
+    tested = set(PROBES) | {
+        "equivariance_error",
+        "toeplitz_error",
+        "norm_error",
+        "group_error",
+        "max_error",
+    }
     assert tested == set(properties.__all__)

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "book" / "tools" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"tools_{name}", ROOT / "book" / "tools" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,8 +29,12 @@ def tool(name: str) -> ModuleType:
 
 
 def tracked() -> list[Path]:
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return [
+        ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()
+    ]
 
 
 def text_of(path: Path) -> str:
@@ -37,17 +43,28 @@ def text_of(path: Path) -> str:
 
 @pytest.mark.parametrize("name", tool("pages").PAGES)
 def test_generated_page_is_what_the_library_says(name):
-    assert (ROOT / name).read_bytes() == tool("pages").PAGES[name](), "run `make refresh`"
+    assert (ROOT / name).read_bytes() == tool("pages").PAGES[name](), (
+        "run `make refresh`"
+    )
 
 
 def test_zoo_leads_to_the_tests_and_sections_themselves():
     page = text_of(ROOT / "book" / "zoo.md")
     table = [line for line in page.splitlines() if line.startswith("| {ref}")]
-    links = [re.search(r"\[(\S+)\]\(\S+/blob/main/(\S+)#L(\d+)\)", line) for line in table]
+    links = [
+        re.search(r"\[(\S+)\]\(\S+/blob/main/(\S+)#L(\d+)\)", line) for line in table
+    ]
     assert all(links), "every encoding has a test"
     for name, file, line in (link.groups() for link in links):
-        assert re.match(rf"(def )?{name.replace(chr(92), '')}\b", text_of(ROOT / file).splitlines()[int(line) - 1])
-    headings = {"T5 bias": "t5-a-number", "ALiBi": "alibi-nothing", "Transformer-XL": "transformer-xl-the-four"}
+        assert re.match(
+            rf"(def )?{name.replace(chr(92), '')}\b",
+            text_of(ROOT / file).splitlines()[int(line) - 1],
+        )
+    headings = {
+        "T5 bias": "t5-a-number",
+        "ALiBi": "alibi-nothing",
+        "Transformer-XL": "transformer-xl-the-four",
+    }
     for name, anchor in headings.items():
         [row] = [line for line in table if line.startswith(f"| {{ref}}`{name} <")]
         assert f".ipynb#{anchor}" in row
@@ -67,11 +84,24 @@ def test_repository_address_is_the_same_everywhere():
         for path in ROOT.glob(pattern):
             assert address in text_of(path), f"{path.name} does not name {address}"
     for path in tracked():
-        if path.suffix in (".md", ".yml", ".toml", ".cff", ".ipynb", ".py", ".txt", ".html", ".css"):
+        if path.suffix in (
+            ".md",
+            ".yml",
+            ".toml",
+            ".cff",
+            ".ipynb",
+            ".py",
+            ".txt",
+            ".html",
+            ".css",
+        ):
             for found in re.findall(
-                rf"https://(?:github\.com/{owner}/[\w.-]+|{owner}\.github\.io/[\w.-]+/)", text_of(path)
+                rf"https://(?:github\.com/{owner}/[\w.-]+|{owner}\.github\.io/[\w.-]+/)",
+                text_of(path),
             ):
-                assert found in (address, tools.pages(address)), f"{path.name} names {found}"
+                assert found in (address, tools.pages(address)), (
+                    f"{path.name} names {found}"
+                )
 
 
 def test_setting_the_address_reaches_every_place(tmp_path, monkeypatch):
@@ -101,9 +131,15 @@ def test_every_direct_requirement_is_pinned_exactly():
 def test_setup_cell_is_the_same_in_all_notebooks():
     cells = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        code = [cell for cell in json.loads(text_of(path))["cells"] if cell["cell_type"] == "code"]
+        code = [
+            cell
+            for cell in json.loads(text_of(path))["cells"]
+            if cell["cell_type"] == "code"
+        ]
         cells[path.name] = "".join(code[0]["source"])
-    assert len(set(cells.values())) == 1, {name: source[:80] for name, source in cells.items()}
+    assert len(set(cells.values())) == 1, {
+        name: source[:80] for name, source in cells.items()
+    }
     assert next(iter(cells.values())).startswith("# Setup.")
 
 
@@ -118,20 +154,41 @@ def test_notebook_prose_uses_standard_tex_and_no_relative_pictures():
         for cell in json.loads(text_of(path))["cells"]:
             source = "".join(cell["source"])
             if cell["cell_type"] == "markdown":
-                assert not re.search(r"\\(newcommand|def|DeclareMathOperator)\b", source), path.name
-                assert not re.search(r"\\\(|\\\[", source), f"{path.name}: only $…$ and $$…$$ work everywhere"
-                assert not re.search(r"!\[[^\]]*\]\((?!https?:|data:)", source), path.name
+                assert not re.search(
+                    r"\\(newcommand|def|DeclareMathOperator)\b", source
+                ), path.name
+                assert not re.search(r"\\\(|\\\[", source), (
+                    f"{path.name}: only $…$ and $$…$$ work everywhere"
+                )
+                assert not re.search(r"!\[[^\]]*\]\((?!https?:|data:)", source), (
+                    path.name
+                )
             else:
-                assert not any("text/latex" in output.get("data", {}) for output in cell["outputs"]), path.name
+                assert not any(
+                    "text/latex" in output.get("data", {}) for output in cell["outputs"]
+                ), path.name
 
 
 def test_notebooks_import_only_what_colab_has():
-    allowed = {"torch", "numpy", "matplotlib", "sympy", "posenc_lib", "ipywidgets"} | sys.stdlib_module_names
+    allowed = {
+        "torch",
+        "numpy",
+        "matplotlib",
+        "sympy",
+        "posenc_lib",
+        "ipywidgets",
+    } | sys.stdlib_module_names
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(text_of(path))["cells"]:
             if cell["cell_type"] == "code":
-                imported = re.findall(r"^\s*(?:import|from)\s+(\w+)", "".join(cell["source"]), re.MULTILINE)
-                assert set(imported) <= allowed, f"{path.name} imports {set(imported) - allowed}"
+                imported = re.findall(
+                    r"^\s*(?:import|from)\s+(\w+)",
+                    "".join(cell["source"]),
+                    re.MULTILINE,
+                )
+                assert set(imported) <= allowed, (
+                    f"{path.name} imports {set(imported) - allowed}"
+                )
 
 
 def outputs() -> list[tuple[str, dict]]:
@@ -146,41 +203,64 @@ def test_no_stated_tolerance_swallows_its_line():
     """Numbers that are small beside their tolerance compare nothing, unless the line says "nearly zero"."""
     rules = runpy.run_path(str(ROOT / "notebooks" / "conftest.py"))
     for name, output in outputs():
-        text = "".join(output.get("text", "")) or "".join(output.get("data", {}).get("text/plain", ""))
+        text = "".join(output.get("text", "")) or "".join(
+            output.get("data", {}).get("text/plain", "")
+        )
         for line in text.splitlines():
             tolerance = rules["TOLERANCE"].search(line)
             if tolerance:
-                numbers = [float(n.replace(",", "")) for n in rules["NUMBER"].findall(line[: tolerance.start()])]
+                numbers = [
+                    float(n.replace(",", ""))
+                    for n in rules["NUMBER"].findall(line[: tolerance.start()])
+                ]
                 finite = [abs(number) for number in numbers if number == number]
                 limit = float(tolerance[1])
-                assert not finite or max(finite) > limit / 10 or limit <= 0.05, f"{name}: {line}"
+                assert not finite or max(finite) > limit / 10 or limit <= 0.05, (
+                    f"{name}: {line}"
+                )
 
 
 def test_alt_text_is_the_first_line_of_the_description():
     for name, output in outputs():
         alt = output.get("metadata", {}).get("image/png", {}).get("alt")
         if alt is not None:
-            assert "".join(output["data"]["text/plain"]).startswith(alt), f"{name}: {alt}"
+            assert "".join(output["data"]["text/plain"]).startswith(alt), (
+                f"{name}: {alt}"
+            )
 
 
 def test_evidence_is_computed():
-    """No `settles(..., claim=True)`: evidence that is a constant would agree with any library."""
+    """No `verdict(..., claim=True)`: evidence that is a constant would agree with any library."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for cell in json.loads(text_of(path))["cells"]:
             source = "".join(cell["source"])
-            if cell["cell_type"] != "code" or "settles(" not in source:
+            if cell["cell_type"] != "code" or "verdict(" not in source:
                 continue
             for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "settles":
-                    evidence = {k.arg: k.value for k in node.keywords if k.arg in ("claim", "correction")}
-                    assert isinstance(node.func, ast.Name), f"{path.name}: call settles by its own name"
+                if (
+                    isinstance(node, ast.Call)
+                    and getattr(node.func, "id", getattr(node.func, "attr", ""))
+                    == "verdict"
+                ):
+                    evidence = {
+                        k.arg: k.value
+                        for k in node.keywords
+                        if k.arg in ("claim_holds", "correction_holds")
+                    }
+                    assert isinstance(node.func, ast.Name), (
+                        f"{path.name}: call verdict by its own name"
+                    )
                     for name, value in evidence.items():
                         names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
-                        assert names, f"{path.name}: {name} is a constant in {source[:60]!r}"
+                        assert names, (
+                            f"{path.name}: {name} is a constant in {source[:60]!r}"
+                        )
 
 
 def test_citations_exist_in_the_bibliography():
-    keys = set(re.findall(r"@\w+\{([\w.-]+),", text_of(ROOT / "book" / "references.bib")))
+    keys = set(
+        re.findall(r"@\w+\{([\w.-]+),", text_of(ROOT / "book" / "references.bib"))
+    )
     pages = [*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "book").glob("*.md")]
     for path in pages:
         for group in re.findall(r"\{cite:[pt]\}`([^`]+)`", text_of(path)):
@@ -192,13 +272,16 @@ def test_rendering_needs_neither_torch_nor_the_library():
     wanted = text_of(ROOT / "book" / "requirements.txt")
     assert "torch" not in [re.split("==", line)[0] for line in wanted.splitlines()]
     code = (
-        "import sys; sys.modules['torch'] = None; sys.modules['posenc_lib'] = None; sys.path.insert(0, 'book/_ext'); "
+        "import sys; sys.modules['torch'] = None; sys.modules['posenc_lib'] = None; "
+        "sys.path.insert(0, 'book/_ext'); "
         "import posenc_book"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_ipywidgets_is_optional_when_the_library_is_imported():
-    code = "import sys; sys.modules['ipywidgets'] = None; sys.modules['IPython'] = None; "
+    code = (
+        "import sys; sys.modules['ipywidgets'] = None; sys.modules['IPython'] = None; "
+    )
     code += "import posenc_lib.figures, posenc_lib.ledger"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -13,14 +13,18 @@ from posenc_lib.scheme import PositionScheme
 
 
 def heads(count: int, length: int = 3, batch: int = 1) -> torch.Tensor:
-    return torch.randn(batch, count, length, 4, generator=torch.Generator().manual_seed(count))
+    return torch.randn(
+        batch, count, length, 4, generator=torch.Generator().manual_seed(count)
+    )
 
 
 @pytest.mark.parametrize(("has", "wants"), [(1, 8), (8, 1), (4, 3)])
 def test_a_bias_for_other_heads_is_refused(has: int, wants: int) -> None:
     at, x = arange(3), heads(has)
     if wants == 1:
-        attention(x, x, x, q_positions=at, k_positions=at, scheme=scheme.alibi(wants))  # one bias for all heads
+        attention(
+            x, x, x, q_positions=at, k_positions=at, scheme=scheme.alibi(wants)
+        )  # one bias for all heads
         return
     with pytest.raises(ValueError, match="bias"):
         attention(x, x, x, q_positions=at, k_positions=at, scheme=scheme.alibi(wants))
@@ -34,7 +38,9 @@ def test_a_bias_for_another_batch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 3)])
-def test_masks_that_could_be_read_in_two_ways_are_refused(shape: tuple[int, ...]) -> None:
+def test_masks_that_could_be_read_in_two_ways_are_refused(
+    shape: tuple[int, ...],
+) -> None:
     at, x = arange(3), heads(2, batch=2)
     mask = torch.ones(shape, dtype=torch.bool)
     with pytest.raises(ValueError, match="mask"):
@@ -51,23 +57,33 @@ def test_masked_keys_weigh_nothing_beside_scores_far_below_zero() -> None:
     far = torch.tensor([[[[-1e6, -2e6, 0.0]]]])
     at, x = arange(3), torch.zeros(1, 1, 3, 4)
     low = PositionScheme("far below zero", bias=lambda m, n: far.expand(1, 1, 3, 3))
-    weights = attention_weights(x, x, q_positions=at, k_positions=at, scheme=low, mask=causal(at, at))
+    weights = attention_weights(
+        x, x, q_positions=at, k_positions=at, scheme=low, mask=causal(at, at)
+    )
     assert weights[0, 0, 1].tolist() == [1.0, 0.0, 0.0]
 
 
 def test_padding_probe_sees_an_absolute_scheme_that_counts_slots() -> None:
     x = heads(1, 5).double()
-    honest = PositionScheme("of the key", bias=lambda m, n: n.double().expand(1, 1, m.shape[-1], -1) ** 2 / 4)
+    honest = PositionScheme(
+        "of the key",
+        bias=lambda m, n: n.double().expand(1, 1, m.shape[-1], -1) ** 2 / 4,
+    )
     assert properties.left_padding_error(honest, x, x, x, padding=3) < 1e-9
     slots = PositionScheme(
-        "of the slot", bias=lambda m, n: torch.arange(n.shape[-1]).double().expand(1, 1, m.shape[-1], -1) ** 2 / 4
+        "of the slot",
+        bias=lambda m, n: (
+            torch.arange(n.shape[-1]).double().expand(1, 1, m.shape[-1], -1) ** 2 / 4
+        ),
     )
     assert properties.left_padding_error(slots, x, x, x, padding=3) > 1e-3
 
 
 def test_equivariance_probe_refuses_what_is_no_permutation() -> None:
     with pytest.raises(ValueError, match="permutation"):
-        properties.equivariance_error(lambda x: x, torch.ones(3, 2), torch.tensor([0, 0, 0]))
+        properties.equivariance_error(
+            lambda x: x, torch.ones(3, 2), torch.tensor([0, 0, 0])
+        )
 
 
 def test_integers_and_fractions_keep_large_distances() -> None:

@@ -18,10 +18,9 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.writers.html5 import HTML5Translator
 
 MATHJAX = "tex-chtml.js"
-# 'unsafe-inline': MathJax writes its style sheet, the theme and sliders bring short scripts; data: holds the frames.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
-)
+# 'unsafe-inline': MathJax writes its style sheet, the theme and sliders bring short
+# scripts; data: holds the frames.
+CONTENT_SECURITY_POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 
 
 class Outputs:
@@ -39,10 +38,15 @@ class Outputs:
             for image in images:
                 image["alt"] = alt
             return images
-        claim = re.search(r' id="(claim-\w+)"', data.string) if data.mime_type == "text/html" else None
+        claim = (
+            re.search(r' id="(claim-\w+)"', data.string)
+            if data.mime_type == "text/html"
+            else None
+        )
         if claim:
-            # The id moves from the HTML, which Sphinx does not look into, to its node: [](#claim-C27) then works on
-            # every page and the strict build knows a dead link. {ref} wants the name in lower case.
+            # The id moves from the HTML, which Sphinx does not look into, to its node:
+            # [](#claim-C27) then works on every page and the strict build knows a dead
+            # link. {ref} wants the name in lower case.
             data.content = data.string.replace(claim[0], "", 1)
             [box] = renderer.render_text_html(data)
             box["ids"], box["names"] = [claim[1]], [claim[1], claim[1].lower()]
@@ -57,7 +61,8 @@ class figure_data(nodes.General, nodes.Element):
 
 def visit_figure_data(translator: HTML5Translator, node: figure_data) -> None:
     translator.body.append(
-        '<details class="figure-data"><summary>What the figure shows, in numbers</summary>'
+        '<details class="figure-data"><summary>What the figure shows, in '
+        "numbers</summary>"
         f'<pre tabindex="0">{escape(node["text"])}</pre></details>\n'
     )
     raise nodes.SkipNode
@@ -75,7 +80,9 @@ class DescribeFigures(SphinxPostTransform):
             kinds = {child["mime_type"]: child for child in bundle.children}
             text = kinds.pop("text/plain", None)
             for kind, child in kinds.items():
-                if text and (kind.startswith("image/") or "posenc-frames" in child.astext()):
+                if text and (
+                    kind.startswith("image/") or "posenc-frames" in child.astext()
+                ):
                     child += figure_data(text=text.astext())
 
 
@@ -88,13 +95,27 @@ def derive_addresses(app: Sphinx, config: Config) -> None:
 def silence_thebe(app: Sphinx, config: Config) -> None:
     """Jupyter Book always loads sphinx-thebe, whose scripts name a CDN and declare a constant twice on each page."""
     for listeners in app.events.listeners.values():
-        listeners[:] = [listener for listener in listeners if listener.handler.__module__ != "sphinx_thebe"]
+        listeners[:] = [
+            listener
+            for listener in listeners
+            if listener.handler.__module__ != "sphinx_thebe"
+        ]
 
 
-def harden_page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    context["css_files"] = [file for file in context["css_files"] if "sphinx-thebe" not in str(file.filename)]
-    # docutils marks references with a role that WAI-ARIA has dropped, inside a list that lacks list items; and it makes
-    # a header of a table's empty corner.
+def harden_page(
+    app: Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    context["css_files"] = [
+        file
+        for file in context["css_files"]
+        if "sphinx-thebe" not in str(file.filename)
+    ]
+    # docutils marks references with a role that WAI-ARIA has dropped, inside a list
+    # that lacks list items; and it makes a header of a table's empty corner.
     body = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
     context["body"] = body.replace('<th class="head"><p></p></th>', "<td></td>")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />'
@@ -105,8 +126,8 @@ def finish_assets(app: Sphinx, exception: Exception | None) -> None:
     if exception or app.builder.format != "html":
         return
     static = Path(app.outdir, "_static")
-    # Of the 24 MB in the package a page can need this bundle, its fonts, the TeX extensions that it loads on demand,
-    # and what its accessibility menu loads.
+    # Of the 24 MB in the package a page can need this bundle, its fonts, the TeX
+    # extensions that it loads on demand, and what its accessibility menu loads.
     package = Path(str(files("sphinx-mathjax-offline"))) / "static" / "mathjax"
     for part in ("output/chtml/fonts", "input/tex/extensions", "a11y"):
         copytree(package / part, static / "mathjax" / part, dirs_exist_ok=True)
@@ -114,12 +135,15 @@ def finish_assets(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    # myst-nb finds plugins among the entry points of installed packages; this book's is not installed.
+    # myst-nb finds plugins among the entry points of installed packages; this book's is
+    # not installed.
     installed = render.load_mime_renders
     render.load_mime_renders = lambda: [*installed(), Outputs]
     app.add_node(figure_data, html=(visit_figure_data, None))
     app.add_post_transform(DescribeFigures)
-    app.connect("config-inited", derive_addresses, priority=400)  # before those who read these values
+    app.connect(
+        "config-inited", derive_addresses, priority=400
+    )  # before those who read these values
     app.connect("config-inited", silence_thebe)
     app.connect("html-page-context", harden_page, priority=900)
     app.connect("build-finished", finish_assets)

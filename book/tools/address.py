@@ -13,12 +13,21 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("pyproject.toml", "_config.yml", "CITATION.cff", "README.md", "book/zoo.md", "notebooks/*.ipynb")
+FILES = (
+    "pyproject.toml",
+    "_config.yml",
+    "CITATION.cff",
+    "README.md",
+    "book/zoo.md",
+    "notebooks/*.ipynb",
+)
 
 
 def address() -> str:
     """The repository's address, from pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     return str(project["urls"]["repository"])
 
 
@@ -31,7 +40,10 @@ def pages(repository: str) -> str:
 def main(new: str) -> int:
     """Replace the old address by the new one; the exit status is 2 when it is no GitHub address."""
     if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", new):
-        print(f"URL must look like https://github.com/NAME/REPOSITORY, got {new!r}", file=sys.stderr)
+        print(
+            f"URL must look like https://github.com/NAME/REPOSITORY, got {new!r}",
+            file=sys.stderr,
+        )
         return 2
     old = address()
     for path in (path for pattern in FILES for path in sorted(ROOT.glob(pattern))):

@@ -1,7 +1,7 @@
 """Write the pages that are made from the library and the notebooks: ledger, zoo, API reference, the README's picture.
 
-python book/tools/pages.py            write them
-python book/tools/pages.py --check    write nothing; exit 1 and name the pages that would change
+python book/tools/pages.py            write them python book/tools/pages.py
+--check    write nothing; exit 1 and name the pages that would change
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import posenc_lib
-from posenc_lib.ledger import HOLDS, claims
+from posenc_lib.ledger import VERDICTS, claims
 from posenc_lib.zoo import ALSO, OPEN, Entry, encodings
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
-MADE = "<!-- Made by `make refresh` from the library and the notebooks. Do not edit. -->\n"
+MADE = (
+    "<!-- Made by `make refresh` from the library and the notebooks. Do not edit. -->\n"
+)
 
 # The pages of the API reference: file, title, modules of posenc_lib.
 API = (
@@ -36,11 +38,29 @@ API = (
     (
         "embedding",
         "Place 1: token embedding",
-        tuple(f"embedding.{name}" for name in ("sinusoidal", "learned", "fourier", "grid", "convolutional", "graph")),
+        tuple(
+            f"embedding.{name}"
+            for name in (
+                "sinusoidal",
+                "learned",
+                "fourier",
+                "grid",
+                "convolutional",
+                "graph",
+            )
+        ),
     ),
-    ("rotary", "Place 2: query and key", ("rotary.rope", "rotary.latent", "rotary.variants")),
+    (
+        "rotary",
+        "Place 2: query and key",
+        ("rotary.rope", "rotary.latent", "rotary.variants"),
+    ),
     ("multiaxis", "Place 2: several axes", ("rotary.multiaxis",)),
-    ("bias", "Place 3: score", tuple(f"bias.{name}" for name in ("t5", "alibi", "kernels", "mlp", "window"))),
+    (
+        "bias",
+        "Place 3: score",
+        tuple(f"bias.{name}" for name in ("t5", "alibi", "kernels", "mlp", "window")),
+    ),
     (
         "content",
         "Place 3′: score and content",
@@ -59,14 +79,23 @@ API = (
             )
         ),
     ),
-    ("attention", "Attention, and place 5: mask", ("attention.softmax", "attention.masks", "attention.fused")),
+    (
+        "attention",
+        "Attention, and place 5: mask",
+        ("attention.softmax", "attention.masks", "attention.fused"),
+    ),
     ("long_context", "Longer contexts", ("attention.long_context",)),
     ("linear", "Linear attention", ("attention.linear",)),
     ("schemes", "Schemes and layers", ("scheme", "layers")),
-    ("lab", "Laboratory", ("lab.tasks", "lab.model", "lab.train", "lab.runs", "lab.extending")),
+    (
+        "lab",
+        "Laboratory",
+        ("lab.tasks", "lab.model", "lab.train", "lab.runs", "lab.extending"),
+    ),
     ("tools", "Tools", ()),  # whatever no other page has
 )
-# Where the encodings of a module (or one of them) are tested; the longest name that fits counts.
+# Where the encodings of a module (or one of them) are tested; the longest name that
+# fits counts.
 TESTS = {
     "positions": "tests/encodings/test_multiaxis.py",
     "multimodal_positions": "tests/encodings/test_multiaxis.py",
@@ -112,7 +141,9 @@ def public(module_name: str) -> list[tuple[str, Any]]:
     """The public functions and classes that a module defines, in the order of its source."""
     package = importlib.import_module("posenc_lib." + module_name.split(".")[0])
     module = importlib.import_module(f"posenc_lib.{module_name}")
-    listed = getattr(package, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    listed = getattr(package, "__all__", None) or [
+        name for name in vars(module) if not name.startswith("_")
+    ]
     return [
         (name, value)
         for name, value in vars(module).items()
@@ -125,10 +156,15 @@ def public(module_name: str) -> list[tuple[str, Any]]:
 def unlisted() -> list[str]:
     """The modules with public names that no page of the API reference lists."""
     found = {
-        info.name.removeprefix("posenc_lib.") for info in pkgutil.walk_packages(posenc_lib.__path__, "posenc_lib.")
+        info.name.removeprefix("posenc_lib.")
+        for info in pkgutil.walk_packages(posenc_lib.__path__, "posenc_lib.")
     }
     listed = {module for _, _, modules in API for module in modules}
-    return [name for name in sorted(found - listed) if not re.search(r"(^|\.)_", name) and public(name)]
+    return [
+        name
+        for name in sorted(found - listed)
+        if not re.search(r"(^|\.)_", name) and public(name)
+    ]
 
 
 def home(value: Any) -> str:
@@ -156,12 +192,17 @@ def parse(docstring: str) -> tuple[list[str], dict[str, list[str]]]:
 def escape(text: str) -> str:
     """Docstring prose as Markdown: code in backticks stays, everything else means itself."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>$|{}#~])", r"\\\1", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([\\*_\[\]<>$|{}#~])", r"\\\1", part)
+        for part in parts
+    )
 
 
 def definitions(lines: list[str]) -> Iterator[str]:
     """The entries of an Args or Raises section as list items."""
-    for item in re.split(r"\n(?=\S)", inspect.cleandoc("\n" + "\n".join(lines)).strip()):
+    for item in re.split(
+        r"\n(?=\S)", inspect.cleandoc("\n" + "\n".join(lines)).strip()
+    ):
         name, _, text = item.partition(": ")
         yield f"- `{name}`: {escape(' '.join(text.split()))}"
 
@@ -176,7 +217,11 @@ def chapter_link(chapter: str, *, root: str = "../") -> str:
         "ledger": "book/ledger.md",
         "zoo": "book/zoo.md",
     }
-    return f"[{chapter}]({root}{pages[chapter]})" if chapter in pages else f"{chapter} (to come)"
+    return (
+        f"[{chapter}]({root}{pages[chapter]})"
+        if chapter in pages
+        else f"{chapter} (to come)"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ pages
@@ -187,13 +232,17 @@ def api() -> str:
     page = [
         MADE,
         "# API reference\n",
-        "Every public function and class, place by place. Each entry ends with its source, as installed; "
+        "Every public function and class, place by place. Each entry ends with its "
+        "source, as installed; "
         "[the zoo](zoo.md) lists the encodings alone.\n",
     ]
     for name, title, modules in API:
         page.append(f"## [{title}](api/{name}.md)\n")
         for module in modules or unlisted():
-            links = ", ".join(f"{{ref}}`{key} <{api_label(module, key)}>`" for key, _ in public(module))
+            links = ", ".join(
+                f"{{ref}}`{key} <{api_label(module, key)}>`"
+                for key, _ in public(module)
+            )
             page.append(f"`posenc_lib.{module}`: {links}\n")
     return "\n".join(page)
 
@@ -203,7 +252,10 @@ def api_page(title: str, modules: tuple[str, ...]) -> bytes:
     page = [MADE, f"# {title}\n"]
     for module_name in modules or unlisted():
         module = importlib.import_module(f"posenc_lib.{module_name}")
-        page += [f"## `posenc_lib.{module_name}`\n", escape(inspect.getdoc(module) or "") + "\n"]
+        page += [
+            f"## `posenc_lib.{module_name}`\n",
+            escape(inspect.getdoc(module) or "") + "\n",
+        ]
         for name, value in public(module_name):
             page += api_entry(module_name, name, value)
     return "\n".join(page).encode()
@@ -211,14 +263,24 @@ def api_page(title: str, modules: tuple[str, ...]) -> bytes:
 
 def signature(name: str, value: Any) -> str:
     """How to call it, one argument a line where the line would be long."""
-    text = f"{name}{str(inspect.signature(value)).replace('torch.', '')}".replace("'", "")
-    text = re.sub(r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text)  # defaults that are functions
+    text = f"{name}{str(inspect.signature(value)).replace('torch.', '')}".replace(
+        "'", ""
+    )
+    text = re.sub(
+        r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text
+    )  # defaults that are functions
     if len(text) <= 88:
         return text
     head, _, tail = text.partition("(")
     inside, _, result = tail.rpartition(")")
     arguments = re.split(r", (?![^\[(]*[\])])", inside)
-    return head + "(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")" + result
+    return (
+        head
+        + "(\n"
+        + "".join(f"    {argument},\n" for argument in arguments)
+        + ")"
+        + result
+    )
 
 
 def api_entry(module_name: str, name: str, value: Any) -> list[str]:
@@ -232,25 +294,44 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
         "```\n",
     ]
     for paragraph in prose:
-        lines += ["```text", paragraph, "```\n"] if paragraph.startswith(" ") else [escape(paragraph) + "\n"]
+        lines += (
+            ["```text", paragraph, "```\n"]
+            if paragraph.startswith(" ")
+            else [escape(paragraph) + "\n"]
+        )
     for title in ("Equation", "Shapes"):
         text = inspect.cleandoc("\n".join(sections.get(title, ["none"])))
         if text != "none":
             lines += [f"{title}:\n", "```text", text, "```\n"]
     for title in ("Args", "Raises"):
         if title in sections:
-            lines += [f"{'Arguments' if title == 'Args' else title}:\n", *definitions(sections[title]), ""]
+            lines += [
+                f"{'Arguments' if title == 'Args' else title}:\n",
+                *definitions(sections[title]),
+                "",
+            ]
     closing = []
     if "Source" in sections:
         closing.append(citations(sections["Source"][0]))
     if "Chapter" in sections:
-        closing.append("chapter " + chapter_link(sections["Chapter"][0].strip(), root="../../"))
+        closing.append(
+            "chapter " + chapter_link(sections["Chapter"][0].strip(), root="../../")
+        )
     if closing:
         lines += [" · ".join(closing) + "\n"]
     code = inspect.getsource(value).rstrip()
     # A link to what is inside opens the box.
     label = f"({api_label(module_name, name)}-source)="
-    return [*lines, ":::{dropdown} Source", label, f"`{source_file(value)}`", "```python", code, "```", ":::\n"]
+    return [
+        *lines,
+        ":::{dropdown} Source",
+        label,
+        f"`{source_file(value)}`",
+        "```python",
+        code,
+        "```",
+        ":::\n",
+    ]
 
 
 def api_label(module_name: str, name: str) -> str:
@@ -260,25 +341,38 @@ def api_label(module_name: str, name: str) -> str:
 
 def source_file(value: Any) -> str:
     """The file of an object, from the repository's root."""
-    return Path(inspect.getsourcefile(inspect.unwrap(value)) or "").resolve().relative_to(ROOT).as_posix()
+    return (
+        Path(inspect.getsourcefile(inspect.unwrap(value)) or "")
+        .resolve()
+        .relative_to(ROOT)
+        .as_posix()
+    )
 
 
 def zoo() -> str:
     """The zoo: a table of all encodings, from the schemes and docstrings, then each with all that is known of it."""
     entries = encodings()
     page = [
-        "---\nhtml_theme.sidebar_secondary.remove: true  # the table needs the width\n---\n",
+        "---\nhtml_theme.sidebar_secondary.remove: true  # the table needs the "
+        "width\n---\n",
         MADE,
         "# The zoo of encodings\n",
-        f"{len(entries)} encodings that `posenc_lib` has, and {len(OPEN)} whose equation we could not establish. "
-        "*Where* is read off the objects: the places that the scheme fills, or in words what no scheme can hold. "
-        "A name leads to the whole equation, parameters and golden cases; *source* is the library's own code, *test* "
-        "the first test that calls it, *chapter* the section that does. *Cost* is the work in one layer beside plain "
-        "attention's n² D, for n tokens, width D and H heads of d channels. *Used by* is empty where we know of no "
+        f"{len(entries)} encodings that `posenc_lib` has, and {len(OPEN)} whose "
+        "equation we could not establish. "
+        "*Where* is read off the objects: the places that the scheme fills, or in "
+        "words what no scheme can hold. "
+        "A name leads to the whole equation, parameters and golden cases; *source* is "
+        "the library's own code, *test* "
+        "the first test that calls it, *chapter* the section that does. *Cost* is the "
+        "work in one layer beside plain "
+        "attention's n² D, for n tokens, width D and H heads of d channels. *Used by* "
+        "is empty where we know of no "
         "published model. Symbols are those of "
         "[Notation and conventions](../notebooks/00_notation_and_conventions.ipynb).\n",
-        "A header sorts the table by its column; the field above it keeps the rows that hold every word typed, with or "
-        "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, or `open`.\n",
+        "A header sorts the table by its column; the field above it keeps the rows "
+        "that hold every word typed, with or "
+        "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, "
+        "or `open`.\n",
         '<div class="posenc-table">\n',
         "| Encoding | Where | Equation | Cost | Source | Test | Chapter | Used by |",
         "|---|---|---|---|---|---|---|---|",
@@ -288,7 +382,9 @@ def zoo() -> str:
         _, sections = parse(inspect.getdoc(entry.source) or "")
         place = where(entry)
         chapter = section_link(entry, sections["Chapter"][0].strip())
-        also = f" <small>{escape(ALSO[entry.name])}</small>" if entry.name in ALSO else ""
+        also = (
+            f" <small>{escape(ALSO[entry.name])}</small>" if entry.name in ALSO else ""
+        )
         cells = (
             f"{{ref}}`{entry.name} <{zoo_label(entry.name)}>`{also}",
             place,
@@ -299,24 +395,37 @@ def zoo() -> str:
             chapter,
             escape(entry.used_by),
         )
-        page.append(f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in cells)} |")
-        details.setdefault(place.split(",")[0], []).extend(zoo_entry(entry, sections, place, chapter))
+        page.append(
+            f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in cells)} |"
+        )
+        details.setdefault(place.split(",")[0], []).extend(
+            zoo_entry(entry, sections, place, chapter)
+        )
     for name, (paper, missing) in OPEN.items():
         badge = '<span class="posenc-badge" data-verdict="open">open</span>'
-        page.append(f"| {name} | {badge} | Not established: {escape(missing)} | | paper: {arxiv(paper)} | | | |")
+        page.append(
+            f"| {name} | {badge} | Not established: {escape(missing)} | | paper: "
+            f"{arxiv(paper)} | | | |"
+        )
     page += ["\n</div>\n", '<script src="../_static/tables.js"></script>\n']
     page += ["In *parameters*: width D, H heads of d channels, L trained positions.\n"]
     for place, lines in details.items():
         page += [f"## {PLACES[place]}\n", *lines]
     page += [
         "## Open\n",
-        "These are not in the library, because an equation that is guessed would be worse than none.\n",
+        "These are not in the library, because an equation that is guessed would be "
+        "worse than none.\n",
     ]
-    page += [f"- {name} ({arxiv(paper)}): {escape(missing)}" for name, (paper, missing) in OPEN.items()]
+    page += [
+        f"- {name} ({arxiv(paper)}): {escape(missing)}"
+        for name, (paper, missing) in OPEN.items()
+    ]
     return "\n".join([*page, ""])
 
 
-def zoo_entry(entry: Entry, sections: dict[str, list[str]], place: str, chapter: str) -> list[str]:
+def zoo_entry(
+    entry: Entry, sections: dict[str, list[str]], place: str, chapter: str
+) -> list[str]:
     """One encoding."""
     lines = [
         f"({zoo_label(entry.name)})=",
@@ -335,7 +444,9 @@ def zoo_entry(entry: Entry, sections: dict[str, list[str]], place: str, chapter:
     if place != "nowhere" and "Source" in sections:
         lines.append("- paper: " + citations(sections["Source"][0]))
     if entry.golden:
-        lines.append(f"- checked against (`tests/oracles`): {golden_cases(entry.golden)}")
+        lines.append(
+            f"- checked against (`tests/oracles`): {golden_cases(entry.golden)}"
+        )
     return [*lines, ""]
 
 
@@ -354,7 +465,15 @@ def equation(entry: Entry, sections: dict[str, list[str]]) -> str:
 def short(entry: Entry, sections: dict[str, list[str]]) -> str:
     """The first clauses of an equation, one at least, without the citation; wide gaps separate clauses."""
     text = re.sub(r"\n\s*", " ", equation(entry, sections).replace("`", ""))
-    keys = "|".join(map(re.escape, re.split(r",\s*", " ".join(sections.get("Source", [])).strip()))) or "checked"
+    keys = (
+        "|".join(
+            map(
+                re.escape,
+                re.split(r",\s*", " ".join(sections.get("Source", [])).strip()),
+            )
+        )
+        or "checked"
+    )
     clauses = re.split(r"  +", re.split(rf"\s*\((?:{keys}|checked|read)\b", text)[0])
     line = clauses[0]
     for clause in clauses[1:]:
@@ -378,7 +497,9 @@ def source_link(entry: Entry) -> str:
 def test_link(entry: Entry) -> str:
     """The function that tests an encoding, in its file in the repository."""
     full_name = f"{home(entry.source)}.{entry.source.__name__}"
-    file = TESTS[max((name for name in TESTS if f"{full_name}.".startswith(f"{name}.")), key=len)]
+    file = TESTS[
+        max((name for name in TESTS if f"{full_name}.".startswith(f"{name}.")), key=len)
+    ]
     name, line = test_of(entry, (ROOT / file).read_text(encoding="utf-8"))
     return f"[{escape(name)}]({repository()}/blob/main/{file}#L{line})"
 
@@ -386,17 +507,35 @@ def test_link(entry: Entry) -> str:
 def test_of(entry: Entry, text: str) -> tuple[str, int]:
     """The name and line of the first test that calls an encoding; else of its golden case; else of what makes it."""
     called = re.compile(rf"\b{entry.source.__name__}\b")
-    named = [node for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.Assign, ast.AnnAssign))]
+    named = [
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.FunctionDef, ast.Assign, ast.AnnAssign))
+    ]
     functions = [node for node in named if isinstance(node, ast.FunctionDef)]
-    golden = [node for node in functions if entry.golden and node.name.startswith(entry.golden)]
-    using = [node for node in named if called.search(ast.get_source_segment(text, node) or "")]
-    tests = [node for node in using if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    golden = [
+        node
+        for node in functions
+        if entry.golden and node.name.startswith(entry.golden)
+    ]
+    using = [
+        node
+        for node in named
+        if called.search(ast.get_source_segment(text, node) or "")
+    ]
+    tests = [
+        node
+        for node in using
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
     for node in (*tests, *golden, *using):
         if isinstance(node, ast.FunctionDef):
             return node.name, node.lineno
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         return ast.unparse(target), node.lineno
-    raise ValueError(f"no test names {entry.source.__name__}, the source of {entry.name!r}")
+    raise ValueError(
+        f"no test names {entry.source.__name__}, the source of {entry.name!r}"
+    )
 
 
 def section_link(entry: Entry, chapter: str) -> str:
@@ -413,8 +552,14 @@ def section_link(entry: Entry, chapter: str) -> str:
                 headings += re.findall(r"^##+ (.*)$", text, re.MULTILINE)
             elif re.search(rf"\b{entry.source.__name__}\b", text):
                 calling.append(headings[-1])
-        found = [heading for heading in headings if heading.startswith(f"{name}:")] + list(filter(None, calling))
-        return f"[{chapter}](../notebooks/{path.name}#{slug(found[0])})" if found else f"{chapter} (to come)"
+        found = [
+            heading for heading in headings if heading.startswith(f"{name}:")
+        ] + list(filter(None, calling))
+        return (
+            f"[{chapter}](../notebooks/{path.name}#{slug(found[0])})"
+            if found
+            else f"{chapter} (to come)"
+        )
     return chapter_link(chapter)
 
 
@@ -425,7 +570,9 @@ def slug(heading: str) -> str:
 
 def repository() -> str:
     """The repository's address."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     return str(project["urls"]["repository"])
 
 
@@ -441,10 +588,21 @@ def citations(keys: str) -> str:
 
 def golden_cases(prefixes: tuple[str, ...]) -> str:
     """The golden cases whose names begin so, each with the peer whose code made it."""
-    names = [path for path in sorted((ROOT / "tests" / "oracles").glob("*.json")) if path.stem.startswith(prefixes)]
-    peers = [json.loads(path.read_text(encoding="utf-8"))["peer"]["name"] for path in names] if prefixes else []
+    names = [
+        path
+        for path in sorted((ROOT / "tests" / "oracles").glob("*.json"))
+        if path.stem.startswith(prefixes)
+    ]
+    peers = (
+        [json.loads(path.read_text(encoding="utf-8"))["peer"]["name"] for path in names]
+        if prefixes
+        else []
+    )
     return (
-        "; ".join(f"`{path.stem}` ({escape(peer)})" for path, peer in zip(names, peers, strict=True))
+        "; ".join(
+            f"`{path.stem}` ({escape(peer)})"
+            for path, peer in zip(names, peers, strict=True)
+        )
         if prefixes
         else ""
     )
@@ -454,48 +612,74 @@ def settled() -> dict[str, dict[str, str]]:
     """Each settled claim: verdict, note and notebook, from the cells that settle it and their stored outputs."""
     rows: dict[str, dict[str, str]] = {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
-            if cell["cell_type"] != "code" or "settles(" not in "".join(cell["source"]):
+        for number, cell in enumerate(
+            json.loads(path.read_text(encoding="utf-8"))["cells"]
+        ):
+            if cell["cell_type"] != "code" or "verdict(" not in "".join(cell["source"]):
                 continue
-            for claim_id, verdict, note in settling_calls("".join(cell["source"])):
+            for claim_id, verdict, note in verdict_calls("".join(cell["source"])):
                 where = f"{path.name}, cell {number}"
                 if claim_id in rows:
-                    raise ValueError(f"{claim_id} is settled twice: {rows[claim_id]['where']} and {where}")
-                if not any(f"{claim_id} {verdict}: " in text for text in plain_outputs(cell)):
-                    raise ValueError(f"{claim_id} ({where}): the stored output does not show the verdict {verdict!r}")
-                rows[claim_id] = {"verdict": verdict, "note": note, "notebook": path.stem, "where": where}
+                    raise ValueError(
+                        f"{claim_id} is settled twice: {rows[claim_id]['where']} and "
+                        f"{where}"
+                    )
+                if not any(
+                    f"{claim_id} {verdict}: " in text for text in plain_outputs(cell)
+                ):
+                    raise ValueError(
+                        f"{claim_id} ({where}): the stored output does not show the "
+                        f"verdict {verdict!r}"
+                    )
+                rows[claim_id] = {
+                    "verdict": verdict,
+                    "note": note,
+                    "notebook": path.stem,
+                    "where": where,
+                }
     return rows
 
 
-def settling_calls(source: str) -> Iterator[tuple[str, str, str]]:
-    """Claim, verdict and note of each `settles(...)` in a cell."""
-    python = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith(("%", "!")))
+def verdict_calls(source: str) -> Iterator[tuple[str, str, str]]:
+    """Claim, verdict and note of each `verdict(...)` in a cell."""
+    python = "\n".join(
+        line for line in source.splitlines() if not line.lstrip().startswith(("%", "!"))
+    )
     for node in ast.walk(ast.parse(python)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "settles":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "verdict":
             keywords = {k.arg: k.value for k in node.keywords}
             yield (
                 ast.literal_eval(node.args[0]),
-                ast.literal_eval(keywords["verdict"]),
+                ast.literal_eval(node.args[1]),
                 ast.literal_eval(keywords["note"]),
             )
 
 
 def plain_outputs(cell: dict[str, Any]) -> list[str]:
     """The text/plain of every output of a cell."""
-    return ["".join(output.get("data", {}).get("text/plain", [])) for output in cell["outputs"]]
+    return [
+        "".join(output.get("data", {}).get("text/plain", []))
+        for output in cell["outputs"]
+    ]
 
 
 def ledger() -> str:
     """The ledger: every claim of the article, its verdict, and a link to the cell that settles it."""
     rows = settled()
     known = claims()
-    counts = {verdict: sum(row["verdict"] == verdict for row in rows.values()) for verdict in HOLDS}
+    counts = {
+        verdict: sum(row["verdict"] == verdict for row in rows.values())
+        for verdict in VERDICTS
+    }
     page = [
         MADE,
         "# The ledger of claims\n",
-        f"The article series that this book follows makes {len(known)} statements that can be checked (in our words "
-        "below). A verdict is the output of a cell: the cell holds the test, an experiment or a proof, and fails when "
-        "its verdict is reversed. A claim that no cell settles yet is open. The works named in a row are those that "
+        f"The article series that this book follows makes {len(known)} statements that "
+        "can be checked (in our words "
+        "below). A verdict is the output of a cell: the cell holds the test, an "
+        "experiment or a proof, and fails when "
+        "its verdict is reversed. A claim that no cell settles yet is open. The works "
+        "named in a row are those that "
         "our answer rests on besides the cell; where none is named, the cell is all.\n",
         f"Settled: {len(rows)} of {len(known)} ("
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -507,18 +691,31 @@ def ledger() -> str:
     for claim in known.values():
         row = rows.get(claim.id)
         if row:
-            link = f"[{claim.id}](#claim-{claim.id})"  # the verdict's box, which the book's extension makes a target
+            # the verdict's box, which the book's extension makes a target
+            link = f"[{claim.id}](#claim-{claim.id})"
             verdict = f'<span class="posenc-badge" data-verdict="{row["verdict"]}">{row["verdict"]}</span>'
-            found = escape(row["note"]) + (f" {{cite:t}}`{','.join(claim.sources)}`" if claim.sources else "")
+            found = escape(row["note"]) + (
+                f" {{cite:t}}`{','.join(claim.sources)}`" if claim.sources else ""
+            )
         else:
-            link, verdict, found = claim.id, '<span class="posenc-badge" data-verdict="open">open</span>', ""
-        page.append(f"| {link} {verdict} | §{claim.section} {escape(claim.statement)} | {found} |")
+            link, verdict, found = (
+                claim.id,
+                '<span class="posenc-badge" data-verdict="open">open</span>',
+                "",
+            )
+        page.append(
+            f"| {link} {verdict} | §{claim.section} {escape(claim.statement)} | "
+            f"{found} |"
+        )
     return "\n".join([*page, "\n</div>\n"])
 
 
 def overview() -> bytes:
     """The README's picture: the figure whose alt text the README repeats, as stored in its notebook."""
-    [alt] = re.findall(r"!\[([^\]]+)\]\(book/_static/overview\.png\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    [alt] = re.findall(
+        r"!\[([^\]]+)\]\(book/_static/overview\.png\)",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+    )
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             for output in cell.get("outputs", ()):
@@ -531,15 +728,24 @@ PAGES: dict[str, Callable[[], bytes]] = {
     "book/ledger.md": lambda: ledger().encode(),
     "book/zoo.md": lambda: zoo().encode(),
     "book/api.md": lambda: api().encode(),
-    **{f"book/api/{name}.md": partial(api_page, title, modules) for name, title, modules in API},
+    **{
+        f"book/api/{name}.md": partial(api_page, title, modules)
+        for name, title, modules in API
+    },
     "book/_static/overview.png": overview,
 }
 
 
 def main() -> int:
     """Write or check the pages; the exit status says whether a check found a difference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a page would change")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing, exit 1 if a page would change",
+    )
     check = parser.parse_args().check
     changed = False
     for name, make in PAGES.items():
@@ -549,7 +755,9 @@ def main() -> int:
         if not same and not check:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
-        print(f"{name}: {'unchanged' if same else 'would change' if check else 'written'}")
+        print(
+            f"{name}: {'unchanged' if same else 'would change' if check else 'written'}"
+        )
     return int(check and changed)
 
 

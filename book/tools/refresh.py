@@ -1,9 +1,10 @@
 """Run the notebooks and store what they show: `python book/tools/refresh.py [--check] [notebook ...]`.
 
-Without a name, all of `notebooks/`. What is written depends on nothing but the cells and what they return: no times,
-no random ids, no paths. Where a cell is unchanged and its new outputs agree with the stored ones (the numbers within
-their stated tolerance, the pictures to the eye), the stored ones stay, so that another processor changes no file.
-`--check` writes nothing, and fails if a file would change.
+Without a name, all of `notebooks/`. What is written depends on nothing but the cells
+and what they return: no times, no random ids, no paths. Where a cell is unchanged and
+its new outputs agree with the stored ones (the numbers within their stated tolerance,
+the pictures to the eye), the stored ones stay, so that another processor changes no
+file. `--check` writes nothing, and fails if a file would change.
 """
 
 from __future__ import annotations
@@ -38,13 +39,19 @@ NOTEBOOKS = ROOT / "notebooks"
 LIMIT, LIMIT_ALL = 900_000, 15_000_000  # bytes
 SECONDS_PER_CELL = 300
 METADATA = {
-    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "kernelspec": {
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "name": "python3",
+    },
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 CELL_METADATA = {"tags", "mystnb"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-spec = importlib.util.spec_from_file_location("notebook_comparison", NOTEBOOKS / "conftest.py")
+spec = importlib.util.spec_from_file_location(
+    "notebook_comparison", NOTEBOOKS / "conftest.py"
+)
 comparison = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(comparison)
 
@@ -64,7 +71,8 @@ class SameInterpreter(AsyncKernelManager):
 def load(path: Path) -> tuple[NotebookNode, set[str]]:
     """Read a notebook; return it, and the ids of the cells whose code is not that which their outputs came from.
 
-    The id of a code cell follows from its source. So an id that does not tells that the cell was edited since.
+    The id of a code cell follows from its source. So an id that does not tells that the
+    cell was edited since.
     """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     seen: Counter[str] = Counter()
@@ -81,7 +89,9 @@ def load(path: Path) -> tuple[NotebookNode, set[str]]:
         elif not re.fullmatch(r"[\w-]{1,64}", before, re.ASCII) or before in others:
             cell["id"] = derived
         others.add(cell["id"])
-    return nbformat.reads(json.dumps(notebook | {"nbformat": 4, "nbformat_minor": 5}), as_version=4), edited
+    return nbformat.reads(
+        json.dumps(notebook | {"nbformat": 4, "nbformat_minor": 5}), as_version=4
+    ), edited
 
 
 def number(notebook: NotebookNode, index: int) -> str:
@@ -101,7 +111,9 @@ def run(notebook: NotebookNode, folder: Path) -> None:
         notebook,
         timeout=SECONDS_PER_CELL,
         kernel_manager_class=SameInterpreter,
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of TCP without encryption, on this very machine
+        extra_arguments=[
+            "--IPKernelApp.log_level=ERROR"
+        ],  # it warns of TCP without encryption, on this very machine
         record_timing=False,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
@@ -110,9 +122,13 @@ def run(notebook: NotebookNode, folder: Path) -> None:
     try:
         client.execute()
     except CellExecutionError as error:
-        raise Problem(f"cell {number(notebook, started[-1])}: {error.ename}: {error.evalue}") from error
+        raise Problem(
+            f"cell {number(notebook, started[-1])}: {error.ename}: {error.evalue}"
+        ) from error
     except (CellTimeoutError, DeadKernelError, RuntimeError) as error:
-        raise Problem(f"cell {number(notebook, started[-1])}: {type(error).__name__}: {error}") from error
+        raise Problem(
+            f"cell {number(notebook, started[-1])}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def normalise(notebook: NotebookNode) -> None:
@@ -120,14 +136,20 @@ def normalise(notebook: NotebookNode) -> None:
     notebook.metadata = nbformat.from_dict(METADATA)
     count = 0
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k in CELL_METADATA})
+        cell.metadata = nbformat.from_dict(
+            {k: v for k, v in cell.metadata.items() if k in CELL_METADATA}
+        )
         if cell.cell_type != "code":
             continue
         count += is_code(cell)
         cell.execution_count = count if is_code(cell) else None
         outputs: list[NotebookNode] = []
         for output in cell.outputs:
-            if output.output_type == "stream" and outputs and outputs[-1].get("name") == output.name:
+            if (
+                output.output_type == "stream"
+                and outputs
+                and outputs[-1].get("name") == output.name
+            ):
                 outputs[-1].text += output.text
                 continue
             outputs.append(output)
@@ -135,7 +157,9 @@ def normalise(notebook: NotebookNode) -> None:
                 output.execution_count = count
             if output.output_type == "error":
                 output.traceback = []  # paths and colours
-            output.get("data", {}).pop(WIDGET_VIEW, None)  # the id of an object of a kernel that is gone
+            output.get("data", {}).pop(
+                WIDGET_VIEW, None
+            )  # the id of an object of a kernel that is gone
         cell.outputs = outputs
 
 
@@ -153,7 +177,9 @@ def pictures(outputs: list[NotebookNode]) -> Iterator[str]:
         data = output.get("data", {})
         if "image/png" in data:
             yield data["image/png"]
-        yield from (match[2] for match in comparison.PICTURE.finditer(data.get("text/html", "")))
+        yield from (
+            match[2] for match in comparison.PICTURE.finditer(data.get("text/html", ""))
+        )
 
 
 def same_picture(stored: str, new: str) -> bool:
@@ -161,10 +187,15 @@ def same_picture(stored: str, new: str) -> bool:
     if stored == new:
         return True
     first, second = (
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB"), dtype=int)
+        np.asarray(
+            Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB"), dtype=int
+        )
         for picture in (stored, new)
     )
-    return first.shape == second.shape and (abs(first - second).max(-1) > 16).mean() < 0.001
+    return (
+        first.shape == second.shape
+        and (abs(first - second).max(-1) > 16).mean() < 0.001
+    )
 
 
 def refresh(path: Path, check: bool) -> str:
@@ -179,14 +210,19 @@ def refresh(path: Path, check: bool) -> str:
     normalise(stored)
     normalise(new)
     for old, cell in zip(stored.cells, new.cells, strict=True):
-        if cell.cell_type == "code" and cell.id not in edited and agree(old.outputs, cell.outputs):
+        if (
+            cell.cell_type == "code"
+            and cell.id not in edited
+            and agree(old.outputs, cell.outputs)
+        ):
             cell.outputs = old.outputs
     after = (nbformat.writes(new) + "\n").encode()
     if len(after) > LIMIT:
         sizes = [len(json.dumps(cell)) for cell in new.cells]
         largest = sizes.index(max(sizes))
         raise Problem(
-            f"has {len(after) / 1e6:.2f} MB, the limit is {LIMIT / 1e6:.2f}: cell {number(new, largest)} alone has "
+            f"has {len(after) / 1e6:.2f} MB, the limit is {LIMIT / 1e6:.2f}: cell "
+            f"{number(new, largest)} alone has "
             f"{sizes[largest] / 1e6:.2f}; draw fewer frames, or smaller ones"
         )
     if after == before:
@@ -204,24 +240,43 @@ def refresh(path: Path, check: bool) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Refresh the notebooks; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of notebooks/")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
+    parser.add_argument(
+        "notebooks", nargs="*", type=Path, help="default: all of notebooks/"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail if a file would change",
+    )
     options = parser.parse_args(arguments)
     paths = options.notebooks or sorted(NOTEBOOKS.glob("*.ipynb"))
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # with more, small tensors wait for their threads
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # with more, small tensors wait for their threads
     failed = False
     for path in paths:
         begin = time.monotonic()
         try:
             change = refresh(path, options.check)
-            state = f"{'would change' if options.check else 'wrote'} {change}" if change else "unchanged"
+            state = (
+                f"{'would change' if options.check else 'wrote'} {change}"
+                if change
+                else "unchanged"
+            )
             failed |= options.check and bool(change)
         except Problem as problem:
             state, failed = f"FAILED: {problem}", True
         print(f"{path}: {state} ({time.monotonic() - begin:.1f} s)", flush=True)
-    total = sum(file.stat().st_size for folder in {path.parent for path in paths} for file in folder.glob("*.ipynb"))
+    total = sum(
+        file.stat().st_size
+        for folder in {path.parent for path in paths}
+        for file in folder.glob("*.ipynb")
+    )
     if total > LIMIT_ALL:
-        print(f"FAILED: all notebooks together have {total / 1e6:.1f} MB, the limit is {LIMIT_ALL / 1e6:.1f}")
+        print(
+            f"FAILED: all notebooks together have {total / 1e6:.1f} MB, the limit is "
+            f"{LIMIT_ALL / 1e6:.1f}"
+        )
         failed = True
     return int(failed)
 

@@ -1,11 +1,10 @@
 """Reference attention with every place for a position, and the masks."""
 
-from posenc_lib.attention.fused import fused_attention, hankel_attention, relative_bias_vector, relative_score_mod
+from posenc_lib.attention.fused import fused_attention, relative_score_mod
+from posenc_lib.attention.hankel import hankel_attention
 from posenc_lib.attention.linear import (
-    ConvSPE,
     LinearState,
     RetentionState,
-    SineSPE,
     causal_linear_attention,
     cosformer_features,
     elu_features,
@@ -15,7 +14,6 @@ from posenc_lib.attention.linear import (
     recurrent_retention,
     retention,
     retention_decays,
-    toeplitz_attention,
 )
 from posenc_lib.attention.long_context import (
     Branch,
@@ -24,7 +22,6 @@ from posenc_lib.attention.long_context import (
     branched_scores,
     dual_chunk,
     evict,
-    lambda_mask,
     leaky_rerope,
     llama4_temperature,
     log_length_temperature,
@@ -33,8 +30,18 @@ from posenc_lib.attention.long_context import (
     self_extend,
     tempered,
 )
-from posenc_lib.attention.masks import causal, real_keys, same_document, window
+from posenc_lib.attention.masks import (
+    causal,
+    chunk_mask,
+    key_padding_mask,
+    lambda_mask,
+    same_segment,
+    sliding_window,
+    tree_mask,
+)
 from posenc_lib.attention.softmax import attention, attention_weights
+from posenc_lib.attention.stochastic import ConvSPE, SineSPE
+from posenc_lib.attention.toeplitz import relative_bias_vector, toeplitz_attention
 
 __all__ = [
     "Branch",
@@ -49,12 +56,14 @@ __all__ = [
     "branched_scores",
     "causal",
     "causal_linear_attention",
+    "chunk_mask",
     "cosformer_features",
     "dual_chunk",
     "elu_features",
     "evict",
     "fused_attention",
     "hankel_attention",
+    "key_padding_mask",
     "lambda_mask",
     "leaky_rerope",
     "linear_attention",
@@ -62,7 +71,6 @@ __all__ = [
     "log_length_temperature",
     "orthogonal_projection",
     "positive_features",
-    "real_keys",
     "recurrent_retention",
     "relative_bias_vector",
     "relative_score_mod",
@@ -70,9 +78,10 @@ __all__ = [
     "rerotate",
     "retention",
     "retention_decays",
-    "same_document",
+    "same_segment",
     "self_extend",
+    "sliding_window",
     "tempered",
     "toeplitz_attention",
-    "window",
+    "tree_mask",
 ]

@@ -1,8 +1,9 @@
 """Longer contexts without training: distances that stay inside the trained range, caches that forget, temperatures.
 
-ReRoPE, Self-Extend and dual chunk attention are one idea: no distance may be larger than those seen in training. A
-distance that is no longer n − m can't be had by one rotation of q and one of k, so the scores are computed two or three
-times with other positions, and each pair takes the score of its branch.
+ReRoPE, Self-Extend and dual chunk attention are one idea: no distance may be larger
+than those seen in training. A distance that is no longer n − m can't be had by one
+rotation of q and one of k, so the scores are computed two or three times with other
+positions, and each pair takes the score of its branch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.attention.masks import causal
-from posenc_lib.attention.masks import window as window_mask
+from posenc_lib._torch import values_known
 from posenc_lib.positions import relative
 from posenc_lib.rotary.rope import RoPE, checked_rope
 
@@ -25,7 +25,8 @@ class Branch(NamedTuple):
     """Positions to rotate by, and the pairs whose score comes from them.
 
     Equation: e_mn = (R_{m′/s} q_m)ᵀ (R_{n′/s} k_n) where pairs(m, n)
-    Shapes: q_positions (Tq,) or (B, Tq), k_positions (Tk,) or (B, Tk), pairs (Tq, Tk) or (B, 1, Tq, Tk)
+    Shapes: q_positions (Tq,) or (B, Tq), k_positions (Tk,) or (B, Tk), pairs (Tq, Tk)
+        or (B, 1, Tq, Tk)
 
     Args:
         q_positions: m′.
@@ -54,13 +55,17 @@ def _both(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def rerope(q_positions: Tensor, k_positions: Tensor, *, window: int) -> tuple[Branch, ...]:
+def rerope(
+    q_positions: Tensor, k_positions: Tensor, *, window: int
+) -> tuple[Branch, ...]:
     """ReRoPE: distances grow up to w and stay there.
 
-    Equation: distance = m − n if m − n < w, else w      (kexue9708; checked against the released code)
+    Equation: distance = m − n if m − n < w, else w      (kexue9708; checked against the
+        released code)
     Shapes: positions (Tq,), (Tk,) or (B, Tq), (B, Tk) → two `Branch`es
 
-    The second branch rotates every query by w and no key. Keys after the query keep their own distance: mask them.
+    The second branch rotates every query by w and no key. Keys after the query keep
+    their own distance: mask them.
 
     Args:
         q_positions: positions m of the queries.
@@ -68,7 +73,8 @@ def rerope(q_positions: Tensor, k_positions: Tensor, *, window: int) -> tuple[Br
         window: w, at least 1 and at most the trained length − 1.
 
     Raises:
-        TypeError, ValueError: `window` is no int of at least 1; then as `positions.relative`.
+        TypeError, ValueError: `window` is not an integer ≥ 1; then as
+            `positions.relative`.
 
     Source: kexue9708
     Chapter: 16
@@ -76,14 +82,19 @@ def rerope(q_positions: Tensor, k_positions: Tensor, *, window: int) -> tuple[Br
     _checks.whole_number("window", window, least=1)
     q_positions, k_positions = _both(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
-    far = Branch(torch.full_like(q_positions, window), torch.zeros_like(k_positions), ~near)
+    far = Branch(
+        torch.full_like(q_positions, window), torch.zeros_like(k_positions), ~near
+    )
     return Branch(q_positions, k_positions, near), far
 
 
-def leaky_rerope(q_positions: Tensor, k_positions: Tensor, *, window: int, factor: int) -> tuple[Branch, ...]:
+def leaky_rerope(
+    q_positions: Tensor, k_positions: Tensor, *, window: int, factor: int
+) -> tuple[Branch, ...]:
     """Leaky ReRoPE: beyond w distances go on growing, k times slower.
 
-    Equation: distance = m − n if m − n < w, else w + (m − n − w)/k      (kexue9708; checked against the released code)
+    Equation: distance = m − n if m − n < w, else w + (m − n − w)/k      (kexue9708;
+        checked against the released code)
     Shapes: as `rerope`
 
     k = 1 is RoPE; ReRoPE is the limit of large k.
@@ -95,7 +106,8 @@ def leaky_rerope(q_positions: Tensor, k_positions: Tensor, *, window: int, facto
         factor: k, a whole number: then all positions are whole, and exact.
 
     Raises:
-        TypeError, ValueError: `window` or `factor` is no int of at least 1; then as `positions.relative`.
+        TypeError, ValueError: `window` or `factor` is not an integer ≥ 1; then as
+            `positions.relative`.
 
     Source: kexue9708
     Chapter: 16
@@ -108,15 +120,19 @@ def leaky_rerope(q_positions: Tensor, k_positions: Tensor, *, window: int, facto
     return Branch(q_positions, k_positions, near), far
 
 
-def self_extend(q_positions: Tensor, k_positions: Tensor, *, window: int, group: int) -> tuple[Branch, ...]:
+def self_extend(
+    q_positions: Tensor, k_positions: Tensor, *, window: int, group: int
+) -> tuple[Branch, ...]:
     """Self-Extend: far keys share a position with their neighbours.
 
-    Equation: distance = m − n if m − n < w, else ⌊m/G⌋ − ⌊n/G⌋ + w − ⌊w/G⌋      (jin2024; checked against the released
-        code, whose prompt pass has w/G without the floor)
+    Equation: distance = m − n if m − n < w, else ⌊m/G⌋ − ⌊n/G⌋ + w − ⌊w/G⌋
+        (jin2024; checked against the released code, whose prompt pass has w/G without
+        the floor)
     Shapes: as `rerope`
 
-    The largest distance in L tokens is ⌊(L−1)/G⌋ + w − ⌊w/G⌋. Which keys share a position depends on where counting
-    begins: a shift of all positions by less than G moves the scores.
+    The largest distance in L tokens is ⌊(L−1)/G⌋ + w − ⌊w/G⌋. Which keys share a
+    position depends on where counting begins: a shift of all positions by less than G
+    moves the scores.
 
     Args:
         q_positions: positions m of the queries.
@@ -125,7 +141,8 @@ def self_extend(q_positions: Tensor, k_positions: Tensor, *, window: int, group:
         group: G, at least 1; 1 is RoPE.
 
     Raises:
-        TypeError, ValueError: `window` or `group` is no int of at least 1; then as `positions.relative`.
+        TypeError, ValueError: `window` or `group` is not an integer ≥ 1; then as
+            `positions.relative`.
 
     Source: jin2024
     Chapter: 16
@@ -134,19 +151,25 @@ def self_extend(q_positions: Tensor, k_positions: Tensor, *, window: int, group:
     _checks.whole_number("group", group, least=1)
     q_positions, k_positions = _both(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
-    far = Branch(q_positions // group + window - window // group, k_positions // group, ~near)
+    far = Branch(
+        q_positions // group + window - window // group, k_positions // group, ~near
+    )
     return Branch(q_positions, k_positions, near), far
 
 
-def dual_chunk(q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: int) -> tuple[Branch, ...]:
+def dual_chunk(
+    q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: int
+) -> tuple[Branch, ...]:
     """Dual chunk attention: a key's position is its place in its chunk, and the query's depends on how far that is.
 
-    Equation: n′ = n mod c;  m′ = m mod c in the same chunk, min(m mod c + c, c + ℓ) for the chunk before, and c + ℓ for
-        all earlier ones      (an2024; checked against the released code: chunk_size is c + ℓ, local_window ℓ)
+    Equation: n′ = n mod c;  m′ = m mod c in the same chunk, min(m mod c + c, c + ℓ) for
+        the chunk before, and c + ℓ for all earlier ones      (an2024; checked against
+        the released code: chunk_size is c + ℓ, local_window ℓ)
     Shapes: positions (Tq,), (Tk,) or (B, Tq), (B, Tk) → three `Branch`es
 
-    The last ℓ keys keep their true distances across a chunk's boundary. Beyond, unlike ReRoPE's and Self-Extend's,
-    distances are not monotone: they start again in every chunk. Keys are rotated once, so they can be cached rotated.
+    The last ℓ keys keep their true distances across a chunk's boundary. Beyond, unlike
+    ReRoPE's and Self-Extend's, distances are not monotone: they start again in every
+    chunk. Keys are rotated once, so they can be cached rotated.
 
     Args:
         q_positions: positions m of the queries.
@@ -155,8 +178,8 @@ def dual_chunk(q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: i
         local: ℓ, from 0 to c − 1.
 
     Raises:
-        TypeError, ValueError: `chunk` or `local` is no int or too small, ℓ is not below c; then as
-            `positions.relative`.
+        TypeError, ValueError: `chunk` or `local` is not an integer or too small, ℓ is
+            not below c; then as `positions.relative`.
 
     Source: an2024, qwen2.5-1M
     Chapter: 16
@@ -175,15 +198,23 @@ def dual_chunk(q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: i
 
 
 def branched_scores(
-    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, rope: RoPE, branches: Branches
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    rope: RoPE,
+    branches: Branches,
 ) -> Tensor:
     """Scores whose distances are those of `rerope`, `leaky_rerope`, `self_extend` or `dual_chunk`.
 
-    Equation: e_mn = (R_{m′} q_m)ᵀ (R_{n′} k_n), m′ and n′ of the pair's branch; unscaled
+    Equation: e_mn = (R_{m′} q_m)ᵀ (R_{n′} k_n), m′ and n′ of the pair's branch;
+        unscaled
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk)
 
-    One score matrix for each branch, then a choice: two to three times the work of RoPE. Fill a scheme with it:
-    `PositionScheme("ReRoPE", scores=partial(branched_scores, rope=rope, branches=partial(rerope, window=512)))`.
+    One score matrix for each branch, then a choice: two to three times the work of
+    RoPE. Fill a scheme with it: `PositionScheme("ReRoPE",
+    scores=partial(branched_scores, rope=rope, branches=partial(rerope, window=512)))`.
 
     Args:
         q: queries, not rotated.
@@ -194,25 +225,30 @@ def branched_scores(
         branches: one of the functions above, its sizes filled in by `partial`.
 
     Raises:
-        TypeError, ValueError: q and k don't fit one another; then as `Rotation` and `branches`.
+        TypeError, ValueError: q and k don't fit one another; then as `Rotation` and
+            `branches`.
 
     Source: jin2024, an2024, kexue9708
     Chapter: 16
     """
     _checks.equal_heads(q, k)
     checked_rope("rope", rope)
-    parts = _checks.called("branches", branches)(q_positions, k_positions)
+    parts = _checks.callable_("branches", branches)(q_positions, k_positions)
     dtype = torch.promote_types(q.dtype, k.dtype)
     q, k = (x.to(_checks.at_least_float32(dtype)) for x in (q, k))
     scores = q.new_zeros(())
     for part in parts:
         stretched = replace(rope, frequencies=rope.frequencies / part.divisor)
-        turned_q, turned_k = stretched.transform(q, k, part.q_positions, part.k_positions)
+        turned_q, turned_k = stretched.transform(
+            q, k, part.q_positions, part.k_positions
+        )
         scores = torch.where(part.pairs, turned_q @ turned_k.mT, scores)
     return scores.to(dtype)
 
 
-def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Branches) -> Tensor:
+def branched_relative(
+    q_positions: Tensor, k_positions: Tensor, *, branches: Branches
+) -> Tensor:
     """The relative positions that `branched_scores` makes the model see, key minus query.
 
     Equation: r′_mn = (n′ − m′)/s of the pair's branch
@@ -228,7 +264,7 @@ def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Bra
 
     Chapter: 16
     """
-    _checks.called("branches", branches)
+    _checks.callable_("branches", branches)
     relative(q_positions, k_positions)  # checks both
     wide = _checks.float64_on(q_positions.device)
     seen = torch.zeros((), dtype=wide, device=q_positions.device)
@@ -238,44 +274,16 @@ def branched_relative(q_positions: Tensor, k_positions: Tensor, *, branches: Bra
     return seen
 
 
-def lambda_mask(q_positions: Tensor, k_positions: Tensor, *, sinks: int, window: int) -> Tensor:
-    """LM-Infinite's Λ: the last w keys and the first few of all.
-
-    Equation: allowed(m, n) = [n ≤ m] ∧ ([m − n < w] ∨ [n < g])      (han2024; checked against the released code)
-    Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
-
-    Its second half is a ceiling on distances: `rerope` with the same w, in the scheme's `scores`. In a padded row the
-    sinks are the first tokens, not the padding, where positions count tokens alone.
-
-    Args:
-        q_positions: positions m of the queries.
-        k_positions: positions n of the keys, counted from 0.
-        sinks: g, the keys at the beginning that all queries see, at least 0.
-        window: w, at least 1.
-
-    Raises:
-        TypeError, ValueError: `sinks` or `window` is no int or too small; then as `positions.relative`.
-
-    Source: han2024
-    Chapter: 18
-    """
-    _checks.whole_number("sinks", sinks, least=0)
-    _checks.whole_number("window", window, least=1)
-    near = window_mask(q_positions, k_positions, window)
-    first = _checks.attention_positions("k_positions", k_positions) < sinks
-    first = first if first.dim() == 1 else first[:, None, None]
-    return causal(q_positions, k_positions) & (near | first)
-
-
 def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor]:
     """StreamingLLM's cache: the slots that stay, and the positions they get.
 
-    Equation: slots 0 … S−1 and the last w stay, at positions 0, 1, 2, …      (xiao2024; checked against the released
-        code)
+    Equation: slots 0 … S−1 and the last w stay, at positions 0, 1, 2, …      (xiao2024;
+        checked against the released code)
     Shapes: (T,) → two of (min(T, S + w),), int64
 
-    Positions are places in the cache, not in the text: no query is ever further than S + w from a key. The next query's
-    position is the number of slots that stay. Use the slots on keys and values; move the keys with `rerotate`.
+    Positions are places in the cache, not in the text: no query is ever further than S
+    + w from a key. The next query's position is the number of slots that stay. Use the
+    slots on keys and values; move the keys with `rerotate`.
 
     Args:
         positions: of the cached keys, in the order of their slots.
@@ -283,8 +291,9 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
         window: w, recent slots that stay, at least 1.
 
     Raises:
-        TypeError, ValueError: positions of another shape (rows of a padded batch lose different slots: evict each by
-            itself); `sinks` or `window` is no int or too small. On plain CPU tensors: positions that don't grow.
+        TypeError, ValueError: positions of another shape (rows of a padded batch lose
+            different slots: evict each by itself); `sinks` or `window` is not an
+            integer or too small. On plain CPU tensors: positions that don't grow.
 
     Source: xiao2024
     Chapter: 20
@@ -294,26 +303,33 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
     positions = _checks.attention_positions("positions", positions)
     if positions.dim() != 1:
         raise ValueError(
-            f"positions must have shape (T,), one row: each row of a batch loses slots of its own; "
+            "positions must have shape (T,), one row: each row of a batch loses slots "
+            "of its own; "
             f"got {tuple(positions.shape)}"
         )
-    if _checks.readable(positions) and bool((positions.diff() <= 0).any()):
+    if values_known(positions) and bool((positions.diff() <= 0).any()):
         slot = int((positions.diff() <= 0).nonzero()[0])
-        raise ValueError(f"positions must grow from slot to slot, got {positions[slot : slot + 2].tolist()}")
+        raise ValueError(
+            "positions must grow from slot to slot, got "
+            f"{positions[slot : slot + 2].tolist()}"
+        )
     slots = torch.arange(positions.shape[0], device=positions.device)
     if positions.shape[0] > sinks + window:
         slots = torch.cat((slots[:sinks], slots[-window:]))
     return slots, torch.arange(slots.shape[0], device=positions.device)
 
 
-def rerotate(k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE) -> Tensor:
+def rerotate(
+    k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE
+) -> Tensor:
     """Move rotated keys to other positions by turning them by the difference.
 
     Equation: R_{n′} k = R_{n′−n} (R_n k)      (the group law)
     Shapes: k (B, H, T, d) → (B, H, T, d)
 
-    Each call rounds the keys once more. Where memory allows, keep keys unrotated and rotate them when they are used.
-    Not for schedules that depend on the length: there old and new keys have different frequencies.
+    Each call rounds the keys once more. Where memory allows, keep keys unrotated and
+    rotate them when they are used. Not for schedules that depend on the length: there
+    old and new keys have different frequencies.
 
     Args:
         k: keys, rotated by `positions`, the attention factor included.
@@ -331,19 +347,27 @@ def rerotate(k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE)
     new_positions = _checks.attention_positions("new_positions", new_positions)
     if new_positions.shape != positions.shape:
         raise ValueError(
-            f"new_positions must have the shape of positions {tuple(positions.shape)}, got {tuple(new_positions.shape)}"
+            f"new_positions must have the shape of positions {tuple(positions.shape)}, "
+            f"got {tuple(new_positions.shape)}"
         )
     _checks.floating_tensor("k", k, least_dims=4)
-    turn = replace(checked_rope("rope", rope), attention_factor=1.0)  # the factor is in k already
+    turn = replace(
+        checked_rope("rope", rope), attention_factor=1.0
+    )  # the factor is in k already
     return turn(new_positions - positions, _checks.at_least_float32(k.dtype))(k)
 
 
 def llama4_temperature(
-    positions: Tensor, dtype: torch.dtype = torch.float32, *, floor_scale: int = 8192, attn_scale: float = 0.1
+    positions: Tensor,
+    dtype: torch.dtype = torch.float32,
+    *,
+    floor_scale: int = 8192,
+    attn_scale: float = 0.1,
 ) -> Tensor:
     """Llama 4's temperature: queries without RoPE grow by steps with their position, against flattening.
 
-    Equation: t_m = 1 + a ln(1 + ⌊(m + 1)/L⌋)      (llama4; checked against transformers)
+    Equation: t_m = 1 + a ln(1 + ⌊(m + 1)/L⌋)      (llama4; checked against
+        transformers)
     Shapes: (T,) or (B, T) → the same
 
     Args:
@@ -353,8 +377,8 @@ def llama4_temperature(
         attn_scale: a, 0.1 in Llama 4.
 
     Raises:
-        TypeError, ValueError: positions of another kind, `floor_scale` is no int of at least 1, `attn_scale` is no
-            finite number above 0.
+        TypeError, ValueError: positions of another kind, `floor_scale` is not an
+            integer ≥ 1, `attn_scale` is no finite number above 0.
 
     Source: llama4
     Chapter: 14
@@ -366,10 +390,13 @@ def llama4_temperature(
     return 1 + attn_scale * steps.to(dtype).log1p()
 
 
-def log_length_temperature(positions: Tensor, dtype: torch.dtype = torch.float32, *, trained_length: int) -> Tensor:
+def log_length_temperature(
+    positions: Tensor, dtype: torch.dtype = torch.float32, *, trained_length: int
+) -> Tensor:
     """Logarithmic scaling: past the trained length, queries grow so that the weights' entropy does not.
 
-    Equation: t_m = max(1, ln(m + 1) / ln L)      (kexue8823; checked against ReRoPE's released code)
+    Equation: t_m = max(1, ln(m + 1) / ln L)      (kexue8823; checked against ReRoPE's
+        released code)
     Shapes: (T,) or (B, T) → the same
 
     Args:
@@ -378,7 +405,8 @@ def log_length_temperature(positions: Tensor, dtype: torch.dtype = torch.float32
         trained_length: L, at least 2.
 
     Raises:
-        TypeError, ValueError: positions of another kind, `trained_length` is no int of at least 2.
+        TypeError, ValueError: positions of another kind, `trained_length` is not an
+            integer ≥ 2.
 
     Source: kexue8823
     Chapter: 16
@@ -386,26 +414,37 @@ def log_length_temperature(positions: Tensor, dtype: torch.dtype = torch.float32
     _checks.whole_number("trained_length", trained_length, least=2)
     _checks.floating_dtype("dtype", dtype)
     keys = (_counted("positions", positions) + 1).to(dtype)
-    return (keys.log() / torch.tensor(trained_length, dtype=dtype, device=keys.device).log()).clamp(min=1)
+    return (
+        keys.log() / torch.tensor(trained_length, dtype=dtype, device=keys.device).log()
+    ).clamp(min=1)
 
 
 def _counted(name: str, positions: Tensor) -> Tensor:
     """Positions that count: a causal query at m has m + 1 keys."""
     positions = _checks.attention_positions(name, positions)
-    if _checks.readable(positions) and bool((positions < 0).any()):
-        raise ValueError(f"{name} must be at least 0, since a query at m has m + 1 keys; got {positions.min().item()}")
+    if values_known(positions) and bool((positions < 0).any()):
+        raise ValueError(
+            f"{name} must be at least 0, since a query at m has m + 1 keys; got "
+            f"{positions.min().item()}"
+        )
     return positions
 
 
 def tempered(
-    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, temperature: Callable[..., Tensor]
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    temperature: Callable[..., Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Multiply each query by a temperature of its position: a transform that leaves the keys alone.
 
     Equation: e_mn = t_m q_mᵀ k_n / √d
     Shapes: q (B, H, Tq, d) → the same
 
-    A factor and a rotation commute: apply it before or after RoPE. It needs no cache and no other keys' positions.
+    A factor and a rotation commute: apply it before or after RoPE. It needs no cache
+    and no other keys' positions.
 
     Args:
         q: queries.
@@ -424,10 +463,11 @@ def tempered(
         raise ValueError(f"q must have shape (B, H, T, d), got {tuple(q.shape)}")
     compute = _checks.at_least_float32(q.dtype)
     _checks.attention_positions("q_positions", q_positions)
-    t = _checks.called("temperature", temperature)(q_positions, compute)
+    t = _checks.callable_("temperature", temperature)(q_positions, compute)
     if tuple(t.shape) not in ((q.shape[2],), (q.shape[0], q.shape[2])):
         raise ValueError(
-            f"q_positions must have shape ({q.shape[2]},) or {(q.shape[0], q.shape[2])}, got {tuple(q_positions.shape)}"
+            f"q_positions must have shape ({q.shape[2]},) or "
+            f"{(q.shape[0], q.shape[2])}, got {tuple(q_positions.shape)}"
         )
     per_query = t[:, None] if t.dim() == 1 else t[:, None, :, None]
     return (q.to(compute) * per_query).to(q.dtype), k
@@ -436,20 +476,22 @@ def tempered(
 class SSMax(nn.Module):
     """Scalable softmax: each head learns how fast its scores grow with the number of keys.
 
-    Equation: α_mn = exp(s_h ln(N_m) e_mn) / Σ_l exp(s_h ln(N_m) e_ml),  N_m = m + 1 keys of a causal query
-        (nakanishi2025)
+    Equation: α_mn = exp(s_h ln(N_m) e_mn) / Σ_l exp(s_h ln(N_m) e_ml),  N_m = m + 1
+        keys of a causal query (nakanishi2025)
     Shapes: q (B, H, Tq, d) → the same, k unchanged
 
-    The score e is the scaled one, without a bias. A query at position 0 has the one key it has, whatever its score.
+    The score e is the scaled one, without a bias. A query at position 0 has the one key
+    it has, whatever its score.
 
     Args:
         heads: H.
-        initial: s at the beginning. 0.168 makes s ln N average 1 over N = 1 … 1024, the paper's training length (the
-            value as ports have it; the paper's text was not at hand).
+        initial: s at the beginning. 0.168 makes s ln N average 1 over N = 1 … 1024, the
+            paper's training length (the value as ports have it; the paper's text was
+            not at hand).
 
     Raises:
-        TypeError, ValueError: `heads` is no int of at least 1, `initial` no finite number above 0; when called, shapes
-            that don't fit.
+        TypeError, ValueError: `heads` is not an integer ≥ 1, `initial` no finite number
+            above 0; when called, shapes that don't fit.
 
     Source: nakanishi2025
     Chapter: 16
@@ -458,16 +500,28 @@ class SSMax(nn.Module):
     def __init__(self, heads: int, *, initial: float = 0.168) -> None:
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
-        self.scale = nn.Parameter(torch.full((heads,), _checks.positive("initial", initial)))
+        self.scale = nn.Parameter(
+            torch.full((heads,), _checks.positive("initial", initial))
+        )
 
-    def transform(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+    def transform(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Queries multiplied by s_h ln(m + 1); keys as they are."""
-        if _checks.floating_tensor("q", q, least_dims=4).dim() != 4 or q.shape[1] != self.scale.shape[0]:
-            raise ValueError(f"q must have shape (B, {self.scale.shape[0]}, T, d), got {tuple(q.shape)}")
+        if (
+            _checks.floating_tensor("q", q, least_dims=4).dim() != 4
+            or q.shape[1] != self.scale.shape[0]
+        ):
+            raise ValueError(
+                f"q must have shape (B, {self.scale.shape[0]}, T, d), got "
+                f"{tuple(q.shape)}"
+            )
 
         def logarithm(positions: Tensor, dtype: torch.dtype) -> Tensor:
             return (_counted("q_positions", positions) + 1).to(dtype).log()
 
         compute = _checks.at_least_float32(q.dtype)
-        turned, k = tempered(q.to(compute), k, q_positions, k_positions, temperature=logarithm)
+        turned, k = tempered(
+            q.to(compute), k, q_positions, k_positions, temperature=logarithm
+        )
         return (turned * self.scale.to(compute)[:, None, None]).to(q.dtype), k

@@ -1,14 +1,17 @@
 """Place 5: who may attend to whom. True = may attend; combine masks with `&`.
 
-Masks compare positions, never tensor indices. A single query decoded at position 9 therefore sees keys 0 … 9, and no
-convention for aligning a short query axis with a long key axis is needed.
+Masks compare positions, never tensor indices. A single query decoded at position 9
+therefore sees keys 0 … 9, and no convention for aligning a short query axis with a long
+key axis is needed.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from posenc_lib import _checks
+from posenc_lib._trees import ancestors
 from posenc_lib.positions import relative
 
 
@@ -31,7 +34,7 @@ def causal(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     return relative(q_positions, k_positions) <= 0
 
 
-def window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tensor:
+def sliding_window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tensor:
     """Keys less than `size` away, on both sides; `causal(...) & window(...)` is the usual sliding window.
 
     Equation: allowed(m, n) = [|n − m| < w]
@@ -40,10 +43,12 @@ def window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tensor:
     Args:
         q_positions: positions m of the queries.
         k_positions: positions n of the keys.
-        size: w, at least 1: a causal window of w holds the query itself and the w − 1 keys before it.
+        size: w, at least 1: a causal window of w holds the query itself and the w − 1
+            keys before it.
 
     Raises:
-        TypeError, ValueError: `size` is no int of at least 1; then as `positions.relative`.
+        TypeError, ValueError: `size` is not an integer ≥ 1; then as
+            `positions.relative`.
 
     Source: beltagy2020
     Chapter: 18
@@ -52,26 +57,28 @@ def window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tensor:
     return relative(q_positions, k_positions).abs() < size
 
 
-def same_document(q_documents: Tensor, k_documents: Tensor) -> Tensor:
+def same_segment(q_segment_ids: Tensor, k_segment_ids: Tensor) -> Tensor:
     """Keys of the query's own document in a packed row.
 
     Equation: allowed(m, n) = [s_m = s_n]
     Shapes: as `causal`
 
     Args:
-        q_documents: document numbers of the queries (`positions.documents`).
-        k_documents: document numbers of the keys.
+        q_segment_ids: document numbers of the queries (`positions.segment_ids`).
+        k_segment_ids: document numbers of the keys.
 
     Raises:
         TypeError, ValueError: as `positions.relative`.
 
     Chapter: 20
     """
-    m, n = _checks.crossed("q_documents", q_documents, "k_documents", k_documents)
+    m, n = _checks.pair_positions(
+        "q_segment_ids", q_segment_ids, "k_segment_ids", k_segment_ids
+    )
     return m == n
 
 
-def real_keys(mask: Tensor) -> Tensor:
+def key_padding_mask(mask: Tensor) -> Tensor:
     """Keys that are tokens and not padding.
 
     Equation: allowed(m, n) = mask_n
@@ -86,3 +93,102 @@ def real_keys(mask: Tensor) -> Tensor:
     Chapter: 20
     """
     return _checks.token_mask("mask", mask)[:, None, None, :]
+
+
+def chunk_mask(q_positions: Tensor, k_positions: Tensor, *, chunk: int) -> Tensor:
+    """Llama 4's chunked attention: keys of the query's own chunk.
+
+    Equation: allowed(m, n) = [⌊m/c⌋ = ⌊n/c⌋]      (llama4; checked against
+        transformers)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
+
+    The first token of a chunk sees nothing before it, whatever c is.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys.
+        chunk: c, at least 1.
+
+    Raises:
+        TypeError, ValueError: `chunk` is not an integer ≥ 1; then as
+            `positions.relative`.
+
+    Source: llama4
+    Chapter: 14
+    """
+    _checks.whole_number("chunk", chunk, least=1)
+    m = _checks.attention_positions("q_positions", q_positions)
+    n = _checks.attention_positions("k_positions", k_positions)
+    return same_segment(m // chunk, n // chunk)
+
+
+def lambda_mask(
+    q_positions: Tensor, k_positions: Tensor, *, sinks: int, window: int
+) -> Tensor:
+    """LM-Infinite's Λ: the last w keys and the first few of all.
+
+    Equation: allowed(m, n) = [n ≤ m] ∧ ([m − n < w] ∨ [n < g])      (han2024; checked
+        against the released code)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
+
+    Its second half is a ceiling on distances: `rerope` with the same w, in the scheme's
+    `scores`. In a padded row the sinks are the first tokens, not the padding, where
+    positions count tokens alone.
+
+    Args:
+        q_positions: positions m of the queries.
+        k_positions: positions n of the keys, counted from 0.
+        sinks: g, the keys at the beginning that all queries see, at least 0.
+        window: w, at least 1.
+
+    Raises:
+        TypeError, ValueError: `sinks` or `window` is not an integer or too small; then
+            as `positions.relative`.
+
+    Source: han2024
+    Chapter: 18
+    """
+    _checks.whole_number("sinks", sinks, least=0)
+    _checks.whole_number("window", window, least=1)
+    near = sliding_window(q_positions, k_positions, window)
+    first = _checks.attention_positions("k_positions", k_positions) < sinks
+    first = first if first.dim() == 1 else first[:, None, None]
+    return causal(q_positions, k_positions) & (near | first)
+
+
+def patch_window(
+    q_positions: Tensor, k_positions: Tensor, *, size: int, shift: int
+) -> Tensor:
+    """Patches of one window: coordinates (…, T, 2), windows of `size` patches that begin at `shift`."""
+    m, n = (
+        (at - shift).div(size, rounding_mode="floor")
+        for at in (q_positions, k_positions)
+    )
+    together = (m[..., :, None, :] == n[..., None, :, :]).all(-1)
+    return together if together.dim() == 2 else together[:, None]
+
+
+def tree_mask(parents: Tensor, *, past: int = 0) -> Tensor:
+    """Who may attend to whom in a tree of draft tokens: each token sees its ancestors, itself and the cache.
+
+    Equation: allowed(i, j) = [j = i or j is an ancestor of i]      (miao2024; derived)
+    Shapes: (N,) → (N, past + N), boolean
+
+    Goes with positions by depth, `positions.tree_positions`: then every path through
+    the tree is scored as if it stood alone.
+
+    Args:
+        parents: (N,) index of each token's parent, below its own index; −1 for a root,
+            whose parent is the cache.
+        past: tokens in the cache, which all see.
+
+    Raises:
+        TypeError, ValueError: `parents` is no vector of integers, or a parent is not in
+            −1 … i−1; `past` below 0.
+
+    Source: miao2024
+    Chapter: 20
+    """
+    _checks.whole_number("past", past, least=0)
+    seen = ancestors(parents)
+    return torch.cat((seen.new_ones(seen.shape[0], past), seen), -1)

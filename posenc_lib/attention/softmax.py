@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc_lib import _checks
+from posenc_lib.attention._operands import allowed_pairs, check_shapes, hidden_arguments
 from posenc_lib.scheme import NOPE, PositionScheme
 
 
@@ -22,46 +23,64 @@ def attention_weights(
 ) -> Tensor:
     """The weights that each query gives to the keys, under any position scheme.
 
-    Equation: α_mn = exp(e_mn) / Σ_l exp(e_ml),  e_mn = (T_m q_m)ᵀ (T_n k_n) / √d + b(m, n)      (vaswani2017 eq. 1)
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), Hk a divisor of H (grouped queries) → (B, H, Tq, Tk)
+    Equation: α_mn = exp(e_mn) / Σ_l exp(e_ml),  e_mn = (T_m q_m)ᵀ (T_n k_n) / √d + b(m,
+        n)      (vaswani2017 eq. 1)
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), Hk a divisor of H (grouped queries) → (B,
+        H, Tq, Tk)
 
-    Computed and returned in float32, or in float64 where q or k is. A row whose keys are all masked is all zeros.
+    Computed and returned in float32, or in float64 where q or k is. A row whose keys
+    are all masked is all zeros.
 
     Args:
         q: queries, projected.
         k: keys, projected.
         q_positions: (Tq,) or (B, Tq); for a scheme of several axes (B, Tq, axes).
         k_positions: (Tk,) or (B, Tk); for a scheme of several axes (B, Tk, axes).
-        scheme: a `PositionScheme`; its `embedding` is the caller's to add before the projections.
-        mask: boolean, (Tq, Tk) or of four axes that broadcast to (B, H, Tq, Tk), True = may attend; together with the
-            scheme's own mask.
-        q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on content; given on with k_x.
+        scheme: a `PositionScheme`; its `embedding` is the caller's to add before the
+            projections.
+        mask: boolean, (Tq, Tk) or of four axes that broadcast to (B, H, Tq, Tk), True =
+            may attend; together with the scheme's own mask.
+        q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on
+            content; given on with k_x.
         k_x: hidden states (B, Tk, D) of the key tokens.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit one another, a mask that is not boolean; named in the message.
+        TypeError, ValueError: shapes that don't fit one another, a mask that is not
+            boolean; named in the message.
 
     Source: vaswani2017
     Chapter: 01
     """
-    _check_shapes(q, k, q_positions, k_positions)
+    check_shapes(q, k, q_positions, k_positions)
     if not isinstance(scheme, PositionScheme):
         raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
-    hidden = _hidden(q_x, k_x)
+    hidden = hidden_arguments(q_x, k_x)
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     q, k = q.to(compute), k.to(compute)
     if scheme.transform is not None:
         q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
-    scores = q @ k.mT if scheme.scores is None else scheme.scores(q, k, q_positions, k_positions, **hidden)
-    scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)  # (B, H, Tq, Tk)
+    scores = (
+        q @ k.mT
+        if scheme.scores is None
+        else scheme.scores(q, k, q_positions, k_positions, **hidden)
+    )
+    scores = scores * (
+        q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale
+    )  # (B, H, Tq, Tk)
     if scheme.bias is not None:
-        scores = scores + _checks.score_bias("bias", scheme.bias(q_positions, k_positions, **hidden), scores.shape)
-    allowed = _allowed(mask, scheme, q_positions, k_positions, scores)
+        scores = scores + _checks.score_bias(
+            "bias", scheme.bias(q_positions, k_positions, **hidden), scores.shape
+        )
+    allowed = allowed_pairs(mask, scheme, q_positions, k_positions, scores)
     if allowed is None:
         return scores.softmax(-1)
-    # The lowest finite number instead of −∞: a row without any key would be 0/0, and its gradient NaN.
-    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed
+    # The lowest finite number instead of −∞: a row without any key would be 0/0, and
+    # its gradient NaN.
+    return (
+        scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
+        * allowed
+    )
 
 
 def attention(
@@ -79,66 +98,35 @@ def attention(
     """Attention: each query's weighted sum of the values, under any position scheme.
 
     Equation: o_m = Σ_n α_mn v_n      (vaswani2017 eq. 1)
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in v's dtype
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in
+        v's dtype
 
     Args:
-        q, k, q_positions, k_positions, scheme, mask, q_x, k_x: as in `attention_weights`.
+        q, k, q_positions, k_positions, scheme, mask, q_x, k_x: as in
+            `attention_weights`.
         v: values, projected.
 
     Raises:
-        TypeError, ValueError: as `attention_weights`; v has not k's batch, heads and length.
+        TypeError, ValueError: as `attention_weights`; v has not k's batch, heads and
+            length.
 
     Source: vaswani2017
     Chapter: 01
     """
     _checks.values_of(_checks.heads_tensor("k", k), v)
     weights = attention_weights(
-        q, k, q_positions=q_positions, k_positions=k_positions, scheme=scheme, mask=mask, q_x=q_x, k_x=k_x
+        q,
+        k,
+        q_positions=q_positions,
+        k_positions=k_positions,
+        scheme=scheme,
+        mask=mask,
+        q_x=q_x,
+        k_x=k_x,
     )
-    values = v.to(weights.dtype).repeat_interleave(q.shape[1] // v.shape[1], 1)  # (B, H, Tk, d_v)
+    values = v.to(weights.dtype).repeat_interleave(
+        q.shape[1] // v.shape[1], 1
+    )  # (B, H, Tk, d_v)
     if scheme.values is not None:
         return scheme.values(weights, values, q_positions, k_positions).to(v.dtype)
     return (weights @ values).to(v.dtype)
-
-
-def _check_shapes(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> None:
-    _checks.grouped_heads(q, k)
-    for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
-        shape = tuple(_checks.position_tensor(name, positions).shape)
-        batch, length = x.shape[0], x.shape[2]
-        if shape not in ((length,), (batch, length)) and shape[:-1] != (batch, length):
-            raise ValueError(f"{name} must have shape ({length},), {(batch, length)} or (B, T, axes), got {shape}")
-
-
-def _hidden(q_x: Tensor | None, k_x: Tensor | None) -> dict[str, Tensor]:
-    """The hidden states as arguments of a scheme's functions, none if there are none."""
-    if q_x is None and k_x is None:
-        return {}
-    if q_x is None or k_x is None:
-        raise ValueError(f"q_x and k_x must be given together, got {'k_x' if q_x is None else 'q_x'} alone")
-    return {"q_x": q_x, "k_x": k_x}
-
-
-def _allowed(
-    mask: Tensor | None, scheme: PositionScheme, q_positions: Tensor, k_positions: Tensor, scores: Tensor
-) -> Tensor | None:
-    """The keys that the caller's mask and the scheme's own both allow; None where neither says anything."""
-    allowed = mask if mask is None else _checked_mask(mask, scores)
-    if scheme.mask is None:
-        return allowed
-    own = _checked_mask(scheme.mask(q_positions, k_positions), scores)
-    return own if allowed is None else allowed & own
-
-
-def _checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        got = getattr(mask, "dtype", type(mask).__name__)
-        raise TypeError(f"mask must be boolean (True = may attend), got {got}")
-    wanted = tuple(scores.shape)
-    # Neither (Tk,) nor (B, Tk) nor (B, Tq, Tk): where sizes agree they would be read as something else.
-    fits = mask.dim() in (2, 4) and all(
-        size in (1, full) for size, full in zip(reversed(mask.shape), reversed(wanted), strict=False)
-    )
-    if not fits:
-        raise ValueError(f"mask must broadcast to {wanted} from two axes (Tq, Tk) or four, got {tuple(mask.shape)}")
-    return mask

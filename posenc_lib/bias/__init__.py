@@ -2,7 +2,12 @@
 
 from posenc_lib.bias.alibi import alibi, alibi_slopes
 from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower, sandwich
-from posenc_lib.bias.mlp import DistanceMLPBias, DynamicPositionBias, LogCoordinateBias, log_coordinates
+from posenc_lib.bias.mlp import (
+    DistanceMLPBias,
+    DynamicPositionBias,
+    LogCoordinateBias,
+    log_coordinates,
+)
 from posenc_lib.bias.t5 import T5Bias, t5_bucket, t5_bucket_edges
 from posenc_lib.bias.window import (
     ClsWindowBias,

@@ -12,25 +12,32 @@ from posenc_lib.positions import relative
 def t5_bucket_edges(num_buckets: int, max_distance: int) -> list[int]:
     """The smallest distance in each bucket: exact at first, then in geometric steps.
 
-    Equation: β(r) = r for r < E = B/2, else min(B−1, E + ⌊(B−E) ln(r/E) / ln(max_distance/E)⌋)      (raffel2020 §2.1)
-    Shapes: → B ints; bucket j holds the distances edges[j] … edges[j+1]−1 (none where they are equal), the last one
-        everything further
+    Equation: β(r) = r for r < E = B/2, else min(B−1, E + ⌊(B−E) ln(r/E) /
+        ln(max_distance/E)⌋)      (raffel2020 §2.1)
+    Shapes: → B ints; bucket j holds the distances edges[j] … edges[j+1]−1 (none where
+        they are equal), the last one everything further
 
-    Computed in whole numbers, so that no logarithm decides on which side of an edge a distance falls:
-    bucket E + j begins at the least r with r^(B−E) E^j ≥ E^(B−E) max_distance^j.
+    Computed in whole numbers, so that no logarithm decides on which side of an edge a
+    distance falls: bucket E + j begins at the least r with r^(B−E) E^j ≥ E^(B−E)
+    max_distance^j.
 
     Args:
         num_buckets: B, the buckets of one direction, at least 2 and even.
-        max_distance: where the geometric steps would end, above B/2. The last bucket begins before it.
+        max_distance: where the geometric steps would end, above B/2. The last bucket
+            begins before it.
 
     Raises:
-        TypeError, ValueError: `num_buckets` is odd or below 2, or `max_distance` is not above B/2.
+        TypeError, ValueError: `num_buckets` is odd or below 2, or `max_distance` is not
+            above B/2.
 
     Source: raffel2020
     Chapter: 07
     """
     if _checks.whole_number("num_buckets", num_buckets, least=2) % 2:
-        raise ValueError(f"num_buckets must be even: half of the buckets hold one distance each; got {num_buckets}")
+        raise ValueError(
+            "num_buckets must be even: half of the buckets hold one distance each; "
+            f"got {num_buckets}"
+        )
     exact = num_buckets // 2
     _checks.whole_number("max_distance", max_distance, least=exact + 1)
     steps = num_buckets - exact
@@ -44,22 +51,29 @@ def t5_bucket_edges(num_buckets: int, max_distance: int) -> list[int]:
 
 
 def t5_bucket(
-    relative_positions: Tensor, *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128
+    relative_positions: Tensor,
+    *,
+    bidirectional: bool,
+    num_buckets: int = 32,
+    max_distance: int = 128,
 ) -> Tensor:
     """The bucket of each relative position.
 
-    Equation: bidirectional: β(|r|) over B/2 buckets, plus B/2 where r > 0;  causal: β(max(−r, 0)) over B buckets
+    Equation: bidirectional: β(|r|) over B/2 buckets, plus B/2 where r > 0;  causal:
+        β(max(−r, 0)) over B buckets
     Shapes: integers of any shape → the same shape, int64, values 0 … B−1
 
     Args:
         relative_positions: r = key − query, integers.
-        bidirectional: True for an encoder, where past and future have buckets of their own; False for a decoder, where
-            every key in the future falls into bucket 0 and is masked.
+        bidirectional: True for an encoder, where past and future have buckets of their
+            own; False for a decoder, where every key in the future falls into bucket 0
+            and is masked.
         num_buckets: B, even; divisible by 4 when bidirectional.
         max_distance: as in `t5_bucket_edges`.
 
     Raises:
-        TypeError, ValueError: relative positions that are no integers; sizes as in `t5_bucket_edges`.
+        TypeError, ValueError: relative positions that are no integers; sizes as in
+            `t5_bucket_edges`.
 
     Source: raffel2020
     Chapter: 07
@@ -79,14 +93,17 @@ def _one_way(num_buckets: int, bidirectional: bool) -> int:
     if not _checks.boolean("bidirectional", bidirectional):
         return num_buckets
     if _checks.whole_number("num_buckets", num_buckets, least=4) % 4:
-        raise ValueError(f"num_buckets must be divisible by 4 when bidirectional, got {num_buckets}")
+        raise ValueError(
+            f"num_buckets must be divisible by 4 when bidirectional, got {num_buckets}"
+        )
     return num_buckets // 2
 
 
 class T5Bias(nn.Module):
     """T5's bias: nearby distances have a learned number each, far ones share it in growing buckets.
 
-    Equation: e_mn = q_mᵀ k_n + b[bucket(n − m), h],  with no 1/√d: the scheme sets scale = 1      (raffel2020 §2.1)
+    Equation: e_mn = q_mᵀ k_n + b[bucket(n − m), h],  with no 1/√d: the scheme sets
+        scale = 1      (raffel2020 §2.1)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
     T5 has one such table for all layers, and none in cross-attention.
@@ -94,13 +111,15 @@ class T5Bias(nn.Module):
     Args:
         heads: H, at least 1.
         bidirectional: as in `t5_bucket`.
-        std: the table is drawn from N(0, std²). T5's ports use D^(−1/2) for a model of width D.
+        std: the table is drawn from N(0, std²). T5's ports use D^(−1/2) for a model of
+            width D.
         num_buckets: B, as in `t5_bucket`.
         max_distance: as in `t5_bucket`.
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: sizes as in `t5_bucket`; when called, positions that are no integers.
+        TypeError, ValueError: sizes as in `t5_bucket`; when called, positions that are
+            no integers.
 
     Source: raffel2020
     Chapter: 07
@@ -122,7 +141,11 @@ class T5Bias(nn.Module):
         t5_bucket_edges(
             _one_way(num_buckets, bidirectional), max_distance
         )  # raises now rather than in the first forward
-        self.bidirectional, self.num_buckets, self.max_distance = bidirectional, num_buckets, max_distance
+        self.bidirectional, self.num_buckets, self.max_distance = (
+            bidirectional,
+            num_buckets,
+            max_distance,
+        )
         self.table = nn.Parameter(torch.empty(num_buckets, heads))
         nn.init.normal_(self.table, std=std, generator=generator)
 

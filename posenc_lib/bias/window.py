@@ -1,7 +1,7 @@
 """Biases of grids, by the offset on each axis: Swin's index, BEiT's with a class token, and iRPE's piecewise index.
 
-Positions are coordinates: (T, axes) or (B, T, axes), integers, as `positions.grid((H, W))` gives them. A class token,
-where one is allowed, is at −1 on every axis.
+Positions are coordinates: (T, axes) or (B, T, axes), integers, as `positions.grid((H,
+W))` gives them. A class token, where one is allowed, is at −1 on every axis.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._torch import values_known
 from posenc_lib.bias._pairs import heads_first, integer_coordinates, pairs, sizes
 
 
-def window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]) -> Tensor:
+def window_index(
+    q_positions: Tensor, k_positions: Tensor, window: Sequence[int]
+) -> Tensor:
     """Swin's index: the row of the bias table for each pair, one row for each offset that a window has.
 
-    Equation: row = Σ_a (m_a − n_a + M_a − 1) Π_{b>a} (2 M_b − 1);  in 2-D: (Δh + M_h − 1)(2 M_w − 1) + Δw + M_w − 1
-        (liu2021, released code)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (Tq, Tk); with a batch on either side → (B, 1, Tq, Tk); int64
+    Equation: row = Σ_a (m_a − n_a + M_a − 1) Π_{b>a} (2 M_b − 1);  in 2-D: (Δh + M_h −
+        1)(2 M_w − 1) + Δw + M_w − 1 (liu2021, released code)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (Tq, Tk); with a batch on either side →
+        (B, 1, Tq, Tk); int64
 
-    The offset is query − key, unlike `relative`. The factor of an axis is the product of 2M − 1 over the axes after
-    it, whatever their number: any other lets two offsets share a row.
+    The offset is query − key, unlike `relative`. The factor of an axis is the product
+    of 2M − 1 over the axes after it, whatever their number: any other lets two offsets
+    share a row.
 
     Args:
         q_positions: coordinates m of the queries, integers.
@@ -32,8 +37,9 @@ def window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]
         window: M, the window's size on each axis, each at least 1.
 
     Raises:
-        TypeError, ValueError: coordinates of another kind; an offset of M or more, which has no row. That last check
-            reads values, so it runs on plain CPU tensors only; elsewhere it is the caller's to keep.
+        TypeError, ValueError: coordinates of another kind; an offset of M or more,
+            which has no row. That last check reads values, so it runs on plain CPU
+            tensors only; elsewhere it is the caller's to keep.
 
     Source: liu2021
     Chapter: 17
@@ -43,12 +49,13 @@ def window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]
     n = integer_coordinates("k_positions", k_positions, len(window))
     m, n = pairs(m, n)
     offset = m - n  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
-    if _checks.readable(offset):
+    if values_known(offset):
         for axis, size in enumerate(window):
             largest = int(offset[..., axis].abs().max())
             if largest >= size:
                 raise ValueError(
-                    f"q_positions and k_positions must be less than window[{axis}] = {size} apart on axis {axis}, "
+                    f"q_positions and k_positions must be less than window[{axis}] = "
+                    f"{size} apart on axis {axis}, "
                     f"got {largest}"
                 )
     row = torch.zeros_like(offset[..., 0])
@@ -57,15 +64,19 @@ def window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]
     return row
 
 
-def cls_window_index(q_positions: Tensor, k_positions: Tensor, window: Sequence[int]) -> Tensor:
+def cls_window_index(
+    q_positions: Tensor, k_positions: Tensor, window: Sequence[int]
+) -> Tensor:
     """BEiT's index: Swin's, and three more rows for pairs with a class token.
 
-    Equation: R = Π_a (2 M_a − 1);  row = R for (class, token), R + 1 for (token, class), R + 2 for (class, class),
-        else as `window_index`      (bao2022, released code)
+    Equation: R = Π_a (2 M_a − 1);  row = R for (class, token), R + 1 for (token,
+        class), R + 2 for (class, class), else as `window_index`      (bao2022, released
+        code)
     Shapes: as `window_index`
 
     Args:
-        q_positions: coordinates of the queries, integers; a class token is at −1 on every axis.
+        q_positions: coordinates of the queries, integers; a class token is at −1 on
+            every axis.
         k_positions: the same for the keys.
         window: as in `window_index`.
 
@@ -94,12 +105,14 @@ def _class_tokens(m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """Which queries and which keys are class tokens, made to broadcast to the pairs."""
     for name, positions in (("q_positions", m), ("k_positions", n)):
         outside = (positions < 0).any(-1) & (positions != -1).any(-1)
-        if _checks.readable(outside) and bool(outside.any()):
+        if values_known(outside) and bool(outside.any()):
             raise ValueError(
                 f"{name} must be at least 0, or -1 on every axis for a class token; "
                 f"got {tuple(positions[outside][0].tolist())}"
             )
-    q_class, k_class = pairs((m == -1).all(-1, keepdim=True), (n == -1).all(-1, keepdim=True))
+    q_class, k_class = pairs(
+        (m == -1).all(-1, keepdim=True), (n == -1).all(-1, keepdim=True)
+    )
     return q_class.squeeze(-1), k_class.squeeze(-1)
 
 
@@ -107,11 +120,13 @@ class WindowBias(nn.Module):
     """Swin's bias: a learned number for each head and each offset inside the window.
 
     Equation: b_h(m, n) = B[row(m − n), h]      (liu2021 eq. 4)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H, Tq, Tk)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H,
+        Tq, Tk)
 
     Args:
         heads: H, at least 1.
-        window: M, the window's size on each axis: (7, 7) for Swin, three numbers for video.
+        window: M, the window's size on each axis: (7, 7) for Swin, three numbers for
+            video.
         std: the table is drawn from N(0, std²) as in the released code, 0.02.
         generator: of the draw.
 
@@ -123,30 +138,43 @@ class WindowBias(nn.Module):
     """
 
     def __init__(
-        self, heads: int, window: Sequence[int], *, std: float = 0.02, generator: torch.Generator | None = None
+        self,
+        heads: int,
+        window: Sequence[int],
+        *,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
         self.window = sizes("window", window)
         self.table = nn.Parameter(torch.empty(_window_rows(self.window), heads))
-        nn.init.normal_(self.table, std=_checks.positive("std", std), generator=generator)
+        nn.init.normal_(
+            self.table, std=_checks.positive("std", std), generator=generator
+        )
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return heads_first(self.table[window_index(q_positions, k_positions, self.window)])
+        return heads_first(
+            self.table[window_index(q_positions, k_positions, self.window)]
+        )
 
 
 class ClsWindowBias(nn.Module):
     """BEiT's bias: Swin's, with rows of their own for pairs with the class token.
 
-    Equation: b_h(m, n) = B[row(m, n), h],  row as in `cls_window_index`      (bao2022, released code)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H, Tq, Tk)
+    Equation: b_h(m, n) = B[row(m, n), h],  row as in `cls_window_index`      (bao2022,
+        released code)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H,
+        Tq, Tk)
 
     Args:
         heads: H, at least 1.
-        window: M, the size of the whole grid of patches: BEiT has no windows. The table begins at zero.
+        window: M, the size of the whole grid of patches: BEiT has no windows. The table
+            begins at zero.
 
     Raises:
-        TypeError, ValueError: sizes of another kind; when called, as `cls_window_index`.
+        TypeError, ValueError: sizes of another kind; when called, as
+            `cls_window_index`.
 
     Source: bao2022
     Chapter: 17
@@ -159,7 +187,9 @@ class ClsWindowBias(nn.Module):
         self.table = nn.Parameter(torch.zeros(_window_rows(self.window) + 3, heads))
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return heads_first(self.table[cls_window_index(q_positions, k_positions, self.window)])
+        return heads_first(
+            self.table[cls_window_index(q_positions, k_positions, self.window)]
+        )
 
 
 IRPE_METHODS = ("product", "cross", "euclidean")
@@ -168,12 +198,13 @@ IRPE_METHODS = ("product", "cross", "euclidean")
 def irpe_edges(alpha: float, beta: float, gamma: float) -> list[int]:
     """The smallest distance of each bucket of iRPE's piecewise index.
 
-    Equation: g(x) = x for x ≤ α, else min(⌊β⌋, [α + ln(x/α) / ln(γ/α) (β − α)]),  [·] to the nearest integer
-        (wu2021 eq. 18)
-    Shapes: → ⌊β⌋ + 1 ints; bucket j holds the distances edges[j] … edges[j+1]−1 (none where they are equal)
+    Equation: g(x) = x for x ≤ α, else min(⌊β⌋, [α + ln(x/α) / ln(γ/α) (β − α)]),  [·]
+        to the nearest integer (wu2021 eq. 18)
+    Shapes: → ⌊β⌋ + 1 ints; bucket j holds the distances edges[j] … edges[j+1]−1 (none
+        where they are equal)
 
-    The paper's own defaults are α : β : γ = 1 : 2 : 8, times 1.9 in the released code; a β that is no integer ends at
-    ⌊β⌋ there, and here.
+    The paper's own defaults are α : β : γ = 1 : 2 : 8, times 1.9 in the released code;
+    a β that is no integer ends at ⌊β⌋ there, and here.
 
     Args:
         alpha: α, up to which each distance has its own bucket, above 0.
@@ -189,16 +220,29 @@ def irpe_edges(alpha: float, beta: float, gamma: float) -> list[int]:
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
         _checks.positive(name, value)
     if not (alpha < beta and alpha < gamma and beta >= 1):
-        raise ValueError(f"alpha must be below beta and gamma, and beta at least 1; got {alpha}, {beta}, {gamma}")
+        raise ValueError(
+            f"alpha must be below beta and gamma, and beta at least 1; got {alpha}, "
+            f"{beta}, {gamma}"
+        )
     last, edges, distance = int(beta), [0], 0
     while len(edges) <= last:
         distance += 1
-        bucket = distance if distance <= alpha else alpha + math.log(distance / alpha, gamma / alpha) * (beta - alpha)
+        bucket = (
+            distance
+            if distance <= alpha
+            else alpha + math.log(distance / alpha, gamma / alpha) * (beta - alpha)
+        )
         edges += [distance] * (min(last, round(bucket)) + 1 - len(edges))
     return edges
 
 
-def irpe_index(relative_positions: Tensor, *, alpha: float = 1.9, beta: float = 3.8, gamma: float = 15.2) -> Tensor:
+def irpe_index(
+    relative_positions: Tensor,
+    *,
+    alpha: float = 1.9,
+    beta: float = 3.8,
+    gamma: float = 15.2,
+) -> Tensor:
     """iRPE's piecewise index with the sign of the offset: exact when near, by the logarithm when far, then constant.
 
     Equation: sign(x) g(|x|), g as in `irpe_edges`      (wu2021 eq. 18)
@@ -233,16 +277,20 @@ def irpe_rows(
 ) -> Tensor:
     """The rows of iRPE's table whose entries are added up for each pair.
 
-    Equation: with S = 2⌊β⌋ + 1 and i_a = ⌊β⌋ + sign(x_a) g(|x_a|), x = m − n:
-        product: one row, Σ_a i_a S^(axes−1−a);  cross: a row i_a in the table of each axis, one table after the other;
-        euclidean: one row, ⌊β⌋ + g(‖x‖), the norm rounded first      (wu2021 and released code)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (Tq, Tk, r) or (B, 1, Tq, Tk, r); r = axes for cross, else 1
+    Equation: with S = 2⌊β⌋ + 1 and i_a = ⌊β⌋ + sign(x_a) g(|x_a|), x = m − n: product:
+        one row, Σ_a i_a S^(axes−1−a);  cross: a row i_a in the table of each axis, one
+        table after the other; euclidean: one row, ⌊β⌋ + g(‖x‖), the norm rounded first
+        (wu2021 and released code)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (Tq, Tk, r) or (B, 1, Tq, Tk, r); r =
+        axes for cross, else 1
 
-    The offset is query − key as in the released code, unlike `relative`. Each table ends with one more row, for pairs
-    with a class token. The fourth method, quantization, is left out: the released code is not what the paper says.
+    The offset is query − key as in the released code, unlike `relative`. Each table
+    ends with one more row, for pairs with a class token. The fourth method,
+    quantization, is left out: the released code is not what the paper says.
 
     Args:
-        q_positions: coordinates of the queries, integers; a class token is at −1 on every axis.
+        q_positions: coordinates of the queries, integers; a class token is at −1 on
+            every axis.
         k_positions: the same for the keys.
         axes: number of axes, at least 1.
         method: "product", "cross" or "euclidean".
@@ -262,12 +310,24 @@ def irpe_rows(
     m, n = pairs(m, n)
     offset = m - n  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
     if method == "euclidean":
-        offset = offset.square().sum(-1, keepdim=True).to(torch.float32).sqrt().round().to(torch.int64)
-    row = irpe_index(offset, alpha=alpha, beta=beta, gamma=gamma)  # refuses what is no number
+        offset = (
+            offset.square()
+            .sum(-1, keepdim=True)
+            .to(torch.float32)
+            .sqrt()
+            .round()
+            .to(torch.int64)
+        )
+    row = irpe_index(
+        offset, alpha=alpha, beta=beta, gamma=gamma
+    )  # refuses what is no number
     last = int(beta)
     row = row + last
     if method == "product":
-        powers = torch.tensor([(2 * last + 1) ** (axes - 1 - axis) for axis in range(axes)], device=row.device)
+        powers = torch.tensor(
+            [(2 * last + 1) ** (axes - 1 - axis) for axis in range(axes)],
+            device=row.device,
+        )
         row = (row * powers).sum(-1, keepdim=True)
     size = _irpe_table_rows(method, axes, beta) // row.shape[-1]
     row = torch.where((q_class | k_class)[..., None], size - 1, row)
@@ -285,13 +345,16 @@ class IRPEBias(nn.Module):
     """iRPE, bias mode: a learned number for each head and each bucket of offsets.
 
     Equation: b_h(m, n) = Σ_rows B[row, h],  rows as in `irpe_rows`      (wu2021)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H, Tq, Tk)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H,
+        Tq, Tk)
 
-    The paper has it inside the factor 1/√d; the released code adds it after that factor, as this library does.
+    The paper has it inside the factor 1/√d; the released code adds it after that
+    factor, as this library does.
 
     Args:
         heads: H, at least 1.
-        axes, method, alpha, beta, gamma: as in `irpe_rows`. The table begins at zero, as in the released code.
+        axes, method, alpha, beta, gamma: as in `irpe_rows`. The table begins at zero,
+            as in the released code.
 
     Raises:
         TypeError, ValueError: as `irpe_rows`.
@@ -315,8 +378,16 @@ class IRPEBias(nn.Module):
         _checks.whole_number("axes", axes, least=1)
         _checks.one_of("method", method, IRPE_METHODS)
         irpe_edges(alpha, beta, gamma)  # raises now rather than in the first forward
-        self.axes, self.method, self.alpha, self.beta, self.gamma = axes, method, alpha, beta, gamma
-        self.table = nn.Parameter(torch.zeros(_irpe_table_rows(method, axes, beta), heads))
+        self.axes, self.method, self.alpha, self.beta, self.gamma = (
+            axes,
+            method,
+            alpha,
+            beta,
+            gamma,
+        )
+        self.table = nn.Parameter(
+            torch.zeros(_irpe_table_rows(method, axes, beta), heads)
+        )
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         rows = irpe_rows(
@@ -334,11 +405,14 @@ class IRPEBias(nn.Module):
 class IRPEContextual(nn.Module):
     """iRPE, contextual mode on keys: the query meets a learned vector for each bucket of offsets.
 
-    Equation: s_mn = q_mᵀ k_n + Σ_rows q_mᵀ r_row,  rows as in `irpe_rows`      (wu2021; unscaled)
-    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), coordinates (T, axes) or (B, T, axes) → (B, H, Tq, Tk)
+    Equation: s_mn = q_mᵀ k_n + Σ_rows q_mᵀ r_row,  rows as in `irpe_rows`      (wu2021;
+        unscaled)
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), coordinates (T, axes) or (B, T, axes) →
+        (B, H, Tq, Tk)
 
-    It stands here beside its index; as a place it is 3′, a score that depends on content. The vectors are shared by
-    all heads, which is the released code's default; so are the zeros they begin with.
+    It stands here beside its index; as a place it is 3′, a score that depends on
+    content. The vectors are shared by all heads, which is the released code's default;
+    so are the zeros they begin with.
 
     Args:
         head_dim: d, at least 1.
@@ -366,14 +440,30 @@ class IRPEContextual(nn.Module):
         _checks.whole_number("axes", axes, least=1)
         _checks.one_of("method", method, IRPE_METHODS)
         irpe_edges(alpha, beta, gamma)  # raises now rather than in the first forward
-        self.axes, self.method, self.alpha, self.beta, self.gamma = axes, method, alpha, beta, gamma
-        self.table = nn.Parameter(torch.zeros(_irpe_table_rows(method, axes, beta), head_dim))
+        self.axes, self.method, self.alpha, self.beta, self.gamma = (
+            axes,
+            method,
+            alpha,
+            beta,
+            gamma,
+        )
+        self.table = nn.Parameter(
+            torch.zeros(_irpe_table_rows(method, axes, beta), head_dim)
+        )
 
-    def scores(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def scores(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
         if _checks.heads_tensor("q", q).shape[3] != self.table.shape[1]:
-            raise ValueError(f"q must have shape (B, H, T, {self.table.shape[1]}), got {tuple(q.shape)}")
+            raise ValueError(
+                f"q must have shape (B, H, T, {self.table.shape[1]}), got "
+                f"{tuple(q.shape)}"
+            )
         _checks.equal_heads(q, k)
-        for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
+        for name, positions, x in (
+            ("q_positions", q_positions, q),
+            ("k_positions", k_positions, k),
+        ):
             _check_coordinates(name, positions, x, self.axes)
         rows = irpe_rows(
             q_positions,
@@ -385,10 +475,14 @@ class IRPEContextual(nn.Module):
             gamma=self.gamma,
         )  # (Tq, Tk, r) or (B, 1, Tq, Tk, r)
         compute = _checks.at_least_float32(q.dtype, k.dtype)
-        met = q.to(compute) @ self.table.to(compute).mT  # (B, H, Tq, rows): each row meets each query once
+        met = (
+            q.to(compute) @ self.table.to(compute).mT
+        )  # (B, H, Tq, rows): each row meets each query once
         shape = (*q.shape[:3], k.shape[2])
         offsets = sum(met.gather(-1, row.expand(shape)) for row in rows.unbind(-1))
-        return (q.to(compute) @ k.to(compute).mT + offsets).to(torch.promote_types(q.dtype, k.dtype))
+        return (q.to(compute) @ k.to(compute).mT + offsets).to(
+            torch.promote_types(q.dtype, k.dtype)
+        )
 
 
 def _check_coordinates(name: str, positions: Tensor, x: Tensor, axes: int) -> None:
@@ -396,6 +490,7 @@ def _check_coordinates(name: str, positions: Tensor, x: Tensor, axes: int) -> No
     shape = tuple(integer_coordinates(name, positions, axes).shape[:-1])
     if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
         raise ValueError(
-            f"{name} must have shape {(x.shape[2], axes)} or {(x.shape[0], x.shape[2], axes)}, "
+            f"{name} must have shape {(x.shape[2], axes)} or "
+            f"{(x.shape[0], x.shape[2], axes)}, "
             f"got {tuple(positions.shape)}"
         )

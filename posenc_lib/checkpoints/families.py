@@ -1,7 +1,8 @@
 """From a configuration to the settings of each layer: one function for each family, shared where models truly agree.
 
-What a model's code fixes and no configuration states is written here, with the model's name: the order of channels, the
-base of GPT-J, which of Gemma 2's layers are local. What a configuration states is never assumed.
+What a model's code fixes and no configuration states is written here, with the model's
+name: the order of channels, the base of GPT-J, which of Gemma 2's layers are local.
+What a configuration states is never assumed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from posenc_lib.checkpoints.model import InputSettings, LayerSettings, RotationSettings, Stack
+from posenc_lib.checkpoints.model import (
+    InputSettings,
+    LayerSettings,
+    RotationSettings,
+    Stack,
+)
 from posenc_lib.checkpoints.parse import (
     LAYER_KINDS,
     Section,
@@ -50,11 +56,17 @@ def rotary(
         config.need("partial_rotary_factor")
     turn = rotation(config, entry, size, layout=layout)
     base = LayerSettings(
-        "RoPE", config.whole("num_attention_heads"), size, turn, scale=None if scale is None else scale(config)
+        "RoPE",
+        config.whole("num_attention_heads"),
+        size,
+        turn,
+        scale=None if scale is None else scale(config),
     )
     chosen = unwindowed_kinds(config) if kinds is None else kinds(config)
     local = replace(base, window=_window(config)) if SLIDING in chosen else base
-    return (_decoder(config, [local if kind == SLIDING else base for kind in chosen], turn),)
+    return (
+        _decoder(config, [local if kind == SLIDING else base for kind in chosen], turn),
+    )
 
 
 def unwindowed_kinds(config: Section) -> list[str]:
@@ -81,7 +93,9 @@ def qwen_kinds(config: Section) -> list[str]:
 
 def gemma2_kinds(config: Section) -> list[str]:
     """Gemma 2: every other layer is local, beginning with the first."""
-    return layer_kinds(config, every(config.whole("num_hidden_layers"), 2, SLIDING, FULL))
+    return layer_kinds(
+        config, every(config.whole("num_hidden_layers"), 2, SLIDING, FULL)
+    )
 
 
 def gemma_scale(config: Section) -> float:
@@ -102,15 +116,26 @@ def phi3(config: Section) -> tuple[Stack, ...]:
     original = config.get("original_max_position_embeddings")
     for key in ("rope_scaling", "rope_parameters"):
         entry = config.get(key)
-        if not isinstance(entry, Mapping) or original is None or "long_factor" not in entry:
+        if (
+            not isinstance(entry, Mapping)
+            or original is None
+            or "long_factor" not in entry
+        ):
             continue
         inside = entry.get("original_max_position_embeddings", original)
         if inside != original:
             raise ValueError(
                 f"{config.named(key)}.original_max_position_embeddings must agree with "
-                f"{config.named('original_max_position_embeddings')} = {original!r}, got {inside!r}"
+                f"{config.named('original_max_position_embeddings')} = {original!r}, "
+                f"got {inside!r}"
             )
-        config = Section({**config.values, key: {**entry, "original_max_position_embeddings": original}}, config.path)
+        config = Section(
+            {
+                **config.values,
+                key: {**entry, "original_max_position_embeddings": original},
+            },
+            config.path,
+        )
     return rotary(config, kinds=mistral_kinds, names=names)
 
 
@@ -118,7 +143,11 @@ def gpt_neox(config: Section) -> tuple[Stack, ...]:
     """GPT-NeoX: the first `rotary_pct` of each head's channels turn."""
     size = head_dim(config)
     renamed = Section(
-        {**config.values, "partial_rotary_factor": config.get("rotary_pct") or config.get("partial_rotary_factor")},
+        {
+            **config.values,
+            "partial_rotary_factor": config.get("rotary_pct")
+            or config.get("partial_rotary_factor"),
+        },
         config.path,
     )
     entry = uniform_entry(renamed, theta="rotary_emb_base")
@@ -133,7 +162,10 @@ def gptj(config: Section) -> tuple[Stack, ...]:
     """GPT-J: the first `rotary_dim` channels turn, in neighbouring pairs; the base is in its code."""
     size, part = head_dim(config), config.whole("rotary_dim", least=2)
     if part > size or part % 2:
-        raise ValueError(f"{config.named('rotary_dim')} must be even and at most the head's {size}, got {part}")
+        raise ValueError(
+            f"{config.named('rotary_dim')} must be even and at most the head's {size}, "
+            f"got {part}"
+        )
     turn = RotationSettings(10000.0, part, layout="interleaved")
     layer = LayerSettings("RoPE", config.whole("num_attention_heads"), size, turn)
     return (_decoder(config, [layer] * config.whole("num_hidden_layers"), turn),)
@@ -144,9 +176,16 @@ def falcon(config: Section) -> tuple[Stack, ...]:
     if not config.flag("alibi"):
         return rotary(config)
     size = head_dim(config)
-    layer = LayerSettings("ALiBi, scaled by 1/√d", config.whole("num_attention_heads"), size)
+    layer = LayerSettings(
+        "ALiBi, scaled by 1/√d", config.whole("num_attention_heads"), size
+    )
     layers = [layer] * config.whole("num_hidden_layers")
-    return (replace(_decoder(config, layers, None), notes=("the released code rounds the bias to bfloat16",)),)
+    return (
+        replace(
+            _decoder(config, layers, None),
+            notes=("the released code rounds the bias to bfloat16",),
+        ),
+    )
 
 
 # ---- latent attention
@@ -154,17 +193,27 @@ def falcon(config: Section) -> tuple[Stack, ...]:
 
 def deepseek(config: Section) -> tuple[Stack, ...]:
     """DeepSeek-V2 and V3: rotary channels of their own after the content channels, and YaRN on the softmax too."""
-    content, turning = config.whole("qk_nope_head_dim"), config.whole("qk_rope_head_dim")
+    content, turning = (
+        config.whole("qk_nope_head_dim"),
+        config.whole("qk_rope_head_dim"),
+    )
     entry, path = uniform_entry(config)
     layout = "half" if config.get("rope_interleave") is False else "interleaved"
     turn = rotation(config, (entry, path), turning, layout=layout)
     scale = None
     if turn.kind != "default" and entry.get("mscale_all_dim"):
         scale = deepseek_softmax_scale(
-            content + turning, factor=entry["factor"], mscale_all_dim=entry["mscale_all_dim"]
+            content + turning,
+            factor=entry["factor"],
+            mscale_all_dim=entry["mscale_all_dim"],
         )
     layer = LayerSettings(
-        "decoupled RoPE", config.whole("num_attention_heads"), content + turning, turn, skipped=content, scale=scale
+        "decoupled RoPE",
+        config.whole("num_attention_heads"),
+        content + turning,
+        turn,
+        skipped=content,
+        scale=scale,
     )
     return (_decoder(config, [layer] * config.whole("num_hidden_layers"), turn),)
 
@@ -186,12 +235,20 @@ def gemma3(config: Section) -> tuple[Stack, ...]:
         usual = every(count, config.whole("sliding_window_pattern"), SLIDING, FULL)
     old = {
         SLIDING: {"rope_theta": config.get("rope_local_base_freq")},
-        FULL: {**(config.get("rope_scaling") or {}), "rope_theta": config.get("rope_theta")},
+        FULL: {
+            **(config.get("rope_scaling") or {}),
+            "rope_theta": config.get("rope_theta"),
+        },
     }
     if not config.get("rope_parameters") and config.get("rope_local_base_freq") is None:
         config.need("rope_local_base_freq")
     return _two_rotations(
-        config, old, layer_kinds(config, usual), window, scale=gemma_scale(config), causal=not bidirectional
+        config,
+        old,
+        layer_kinds(config, usual),
+        window,
+        scale=gemma_scale(config),
+        causal=not bidirectional,
     )
 
 
@@ -200,12 +257,25 @@ def gemma4(config: Section) -> tuple[Stack, ...]:
     if config.get("text_config") is not None:
         return (*gemma4(config.section("text_config")), *image_tower(config))
     config.need("rope_parameters")
-    config.only("use_bidirectional_attention", (False, "vision"), "its masks are not modelled here")
+    config.only(
+        "use_bidirectional_attention",
+        (False, "vision"),
+        "its masks are not modelled here",
+    )
     kinds = layer_kinds(config, None)
     local, wide = config.whole("head_dim"), _wide_heads(config, kinds)
     if kinds[-1] != FULL:
-        raise ValueError(f"{config.named('layer_types')}[-1] must be {FULL!r}, got {kinds[-1]!r}")
-    return _two_rotations(config, {SLIDING: {}, FULL: {}}, kinds, _window(config), sizes=(local, wide), scale=1.0)
+        raise ValueError(
+            f"{config.named('layer_types')}[-1] must be {FULL!r}, got {kinds[-1]!r}"
+        )
+    return _two_rotations(
+        config,
+        {SLIDING: {}, FULL: {}},
+        kinds,
+        _window(config),
+        sizes=(local, wide),
+        scale=1.0,
+    )
 
 
 def _wide_heads(config: Section, kinds: list[str]) -> int:
@@ -215,18 +285,31 @@ def _wide_heads(config: Section, kinds: list[str]) -> int:
     own = config.section("per_layer_config")
     widths: dict[str, dict[str, int]] = {FULL: {}, SLIDING: {}}
     for i, kind in enumerate(kinds):
-        key = next((key for key in own.values if str(key).lstrip("0") == str(i or "")), None)
+        key = next(
+            (key for key in own.values if str(key).lstrip("0") == str(i or "")), None
+        )
         part = own.section(key) if key is not None else Section({})
         for name in part.values:
             if name not in ("head_dim", "num_key_value_heads"):
-                raise ValueError(f"{part.named(name)} is unknown for a layer of its own")
-        size = config.whole("head_dim") if part.get("head_dim") is None else part.whole("head_dim")
+                raise ValueError(
+                    f"{part.named(name)} is unknown for a layer of its own"
+                )
+        size = (
+            config.whole("head_dim")
+            if part.get("head_dim") is None
+            else part.whole("head_dim")
+        )
         widths[kind][own.named(key or str(i))] = size
     for kind, known in widths.items():
-        first = config.whole("head_dim") if kind == SLIDING else next(iter(known.values()))
+        first = (
+            config.whole("head_dim") if kind == SLIDING else next(iter(known.values()))
+        )
         for name, size in known.items():
             if size != first:
-                raise ValueError(f"{name}.head_dim must be {first} as in the other layers of {kind}, got {size}")
+                raise ValueError(
+                    f"{name}.head_dim must be {first} as in the other layers of "
+                    f"{kind}, got {size}"
+                )
     return int(next(iter(widths[FULL].values())))
 
 
@@ -241,8 +324,13 @@ def olmo3(config: Section) -> tuple[Stack, ...]:
 def modernbert(config: Section) -> tuple[Stack, ...]:
     """ModernBERT, an encoder: `local_attention` counts both sides and rounds down to w/2 on each."""
     if config.get("layer_types") is None:
-        period, count = config.whole("global_attn_every_n_layers"), config.whole("num_hidden_layers")
-        usual: list[str] | None = [SLIDING if i % period else FULL for i in range(count)]
+        period, count = (
+            config.whole("global_attn_every_n_layers"),
+            config.whole("num_hidden_layers"),
+        )
+        usual: list[str] | None = [
+            SLIDING if i % period else FULL for i in range(count)
+        ]
     else:
         usual = None
     old = {
@@ -253,7 +341,9 @@ def modernbert(config: Section) -> tuple[Stack, ...]:
         config.need("local_rope_theta"), config.need("global_rope_theta")
     config.only("rope_scaling", (), "a scaled ModernBERT is not modelled here")
     window = config.whole("local_attention") // 2 + 1
-    stacks = _two_rotations(config, old, layer_kinds(config, usual), window, causal=False)
+    stacks = _two_rotations(
+        config, old, layer_kinds(config, usual), window, causal=False
+    )
     return (replace(stacks[0], name="encoder"),)
 
 
@@ -262,10 +352,18 @@ def cohere2(config: Section) -> tuple[Stack, ...]:
     size, heads = head_dim(config), config.whole("num_attention_heads")
     usual = None
     if config.get("layer_types") is None:
-        usual = every(config.whole("num_hidden_layers"), config.whole("sliding_window_pattern"), SLIDING, FULL)
+        usual = every(
+            config.whole("num_hidden_layers"),
+            config.whole("sliding_window_pattern"),
+            SLIDING,
+            FULL,
+        )
     turn = rotation(config, uniform_entry(config), size, layout="interleaved")
     local = LayerSettings("RoPE", heads, size, turn, window=_window(config))
-    layers = [local if kind == SLIDING else LayerSettings("NoPE", heads, size) for kind in layer_kinds(config, usual)]
+    layers = [
+        local if kind == SLIDING else LayerSettings("NoPE", heads, size)
+        for kind in layer_kinds(config, usual)
+    ]
     return (_decoder(config, layers, turn),)
 
 
@@ -278,10 +376,15 @@ def smollm3(config: Section) -> tuple[Stack, ...]:
     if config.get("use_sliding_window"):
         plain = replace(plain, window=_window(config))
     layers = [rotated if turns else plain for turns in _rope_layers(config)]
-    kinds = layer_kinds(config, [FULL if layer.window is None else SLIDING for layer in layers])
+    kinds = layer_kinds(
+        config, [FULL if layer.window is None else SLIDING for layer in layers]
+    )
     for i, (kind, layer) in enumerate(zip(kinds, layers, strict=True)):
         if (kind == SLIDING) != (layer.window is not None):
-            raise ValueError(f"{config.named('layer_types')}[{i}] must agree with use_sliding_window, got {kind!r}")
+            raise ValueError(
+                f"{config.named('layer_types')}[{i}] must agree with "
+                f"use_sliding_window, got {kind!r}"
+            )
     return (_decoder(config, layers, turn),)
 
 
@@ -296,31 +399,49 @@ def llama4(config: Section) -> tuple[Stack, ...]:
     if config.need("attn_temperature_tuning"):
         temperature = (config.whole("floor_scale"), config.number("attn_scale"))
     rotates = _rope_layers(config)
-    chunked = "attention_chunk_size" not in config.values or config.values["attention_chunk_size"] is not None
+    chunked = (
+        "attention_chunk_size" not in config.values
+        or config.values["attention_chunk_size"] is not None
+    )
     usual = [CHUNKED if turns and chunked else FULL for turns in rotates]
     layers = []
-    for turns, kind in zip(rotates, layer_kinds(config, usual, (FULL, CHUNKED)), strict=True):
-        layer = LayerSettings("RoPE", heads, size, turn) if turns else LayerSettings("NoPE", heads, size)
-        layer = replace(layer, chunk=config.whole("attention_chunk_size") if kind == CHUNKED else None)
+    for turns, kind in zip(
+        rotates, layer_kinds(config, usual, (FULL, CHUNKED)), strict=True
+    ):
+        layer = (
+            LayerSettings("RoPE", heads, size, turn)
+            if turns
+            else LayerSettings("NoPE", heads, size)
+        )
+        layer = replace(
+            layer,
+            chunk=config.whole("attention_chunk_size") if kind == CHUNKED else None,
+        )
         layers.append(layer if turns else replace(layer, temperature=temperature))
     return (_decoder(config, layers, turn),)
 
 
 def qwen_vl(config: Section, *, turns: bool) -> tuple[Stack, ...]:
     """Qwen's models of images and text: three axes share a head's pairs, in blocks or taking turns."""
-    text = config if config.get("text_config") is None else config.section("text_config")
+    text = (
+        config if config.get("text_config") is None else config.section("text_config")
+    )
     entry, path = uniform_entry(text, names={"mrope": "default"})
     if turns:
         text.need("head_dim")
         if entry.get("mrope_interleaved") is not True:
-            raise ValueError(f"{path}.mrope_interleaved must be true, got {entry.get('mrope_interleaved')!r}")
+            raise ValueError(
+                f"{path}.mrope_interleaved must be true, got "
+                f"{entry.get('mrope_interleaved')!r}"
+            )
     size = head_dim(text)
     extra = ("mrope_section", "mrope_interleaved") if turns else ("mrope_section",)
     turn = rotation(text, (entry, path), size, ignored=extra)
     sections = entry.get("mrope_section")
     if not isinstance(sections, list):
         raise ValueError(
-            f"{path or text.named('rope_scaling')}.mrope_section must be a list of three, got {sections!r}"
+            f"{path or text.named('rope_scaling')}.mrope_section must be a list of "
+            f"three, got {sections!r}"
         )
     turn = replace(turn, sections=tuple(sections), turns=turns)
     try:
@@ -330,7 +451,9 @@ def qwen_vl(config: Section, *, turns: bool) -> tuple[Stack, ...]:
     kinds = qwen_kinds(text)
     layer = LayerSettings("M-RoPE", text.whole("num_attention_heads"), size, turn)
     local = replace(layer, window=_window(text)) if SLIDING in kinds else layer
-    decoder = _decoder(text, [local if kind == SLIDING else layer for kind in kinds], turn)
+    decoder = _decoder(
+        text, [local if kind == SLIDING else layer for kind in kinds], turn
+    )
     return (decoder, *image_tower(config))
 
 
@@ -347,13 +470,27 @@ def qwen_omni(config: Section) -> tuple[Stack, ...]:
 
 def sound_tower(config: Section) -> Stack:
     """Qwen2.5-Omni's ears: Whisper's sinusoids, counted from 0 in each piece of the sound."""
-    width, heads, piece = (config.whole(key) for key in ("hidden_size", "encoder_attention_heads", "n_window"))
+    width, heads, piece = (
+        config.whole(key)
+        for key in ("hidden_size", "encoder_attention_heads", "n_window")
+    )
     if width % heads:
-        raise ValueError(f"{config.named('encoder_attention_heads')} must divide d_model = {width}, got {heads}")
-    layers = (LayerSettings("NoPE", heads, width // heads, causal=False),) * config.whole("encoder_layers")
+        raise ValueError(
+            f"{config.named('encoder_attention_heads')} must divide d_model = {width}, "
+            f"got {heads}"
+        )
+    layers = (
+        LayerSettings("NoPE", heads, width // heads, causal=False),
+    ) * config.whole("encoder_layers")
     rows = config.whole("max_source_positions")
     note = f"sound is cut into pieces of {piece} tokens, which see themselves alone and are counted from 0 each"
-    return Stack("audio", layers, piece, inputs=InputSettings("sinusoidal, tensor2tensor", rows, width), notes=(note,))
+    return Stack(
+        "audio",
+        layers,
+        piece,
+        inputs=InputSettings("sinusoidal, tensor2tensor", rows, width),
+        notes=(note,),
+    )
 
 
 # ---- learned tables and sinusoids
@@ -361,22 +498,46 @@ def sound_tower(config: Section) -> Stack:
 
 def learned_encoder(config: Section, *, reserved: bool = False) -> tuple[Stack, ...]:
     """BERT, and RoBERTa, whose positions begin after the padding index."""
-    config.only("position_embedding_type", ("absolute",), "relative keys are not modelled here")
+    config.only(
+        "position_embedding_type", ("absolute",), "relative keys are not modelled here"
+    )
     rows, width = config.whole("max_position_embeddings"), config.whole("hidden_size")
     first = config.whole("pad_token_id", least=0) + 1 if reserved else 0
-    layer = LayerSettings("NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False)
+    layer = LayerSettings(
+        "NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False
+    )
     layers = (layer,) * config.whole("num_hidden_layers")
-    return (Stack("encoder", layers, rows - first, inputs=InputSettings("learned", rows, width, first)),)
+    return (
+        Stack(
+            "encoder",
+            layers,
+            rows - first,
+            inputs=InputSettings("learned", rows, width, first),
+        ),
+    )
 
 
 def learned_decoder(config: Section, *, first: int = 0) -> tuple[Stack, ...]:
     """GPT-2, and OPT, whose table has two rows before the first position."""
-    config.only("scale_attn_by_inverse_layer_idx", (False,), "a scale for each layer is not modelled here")
-    config.only("scale_attn_weights", (True,), "scores without 1/√d are not modelled here")
+    config.only(
+        "scale_attn_by_inverse_layer_idx",
+        (False,),
+        "a scale for each layer is not modelled here",
+    )
+    config.only(
+        "scale_attn_weights", (True,), "scores without 1/√d are not modelled here"
+    )
     length, width = config.whole("max_position_embeddings"), config.whole("hidden_size")
     layer = LayerSettings("NoPE", config.whole("num_attention_heads"), head_dim(config))
     layers = (layer,) * config.whole("num_hidden_layers")
-    return (Stack("decoder", layers, length, inputs=InputSettings("learned", length + first, width, first)),)
+    return (
+        Stack(
+            "decoder",
+            layers,
+            length,
+            inputs=InputSettings("learned", length + first, width, first),
+        ),
+    )
 
 
 def whisper(config: Section) -> tuple[Stack, ...]:
@@ -389,10 +550,15 @@ def whisper(config: Section) -> tuple[Stack, ...]:
     ):
         heads, rows = config.whole(f"{name}_attention_heads"), config.whole(key)
         if width % heads:
-            raise ValueError(f"{config.named(f'{name}_attention_heads')} must divide d_model = {width}, got {heads}")
+            raise ValueError(
+                f"{config.named(f'{name}_attention_heads')} must divide d_model = "
+                f"{width}, got {heads}"
+            )
         layer = LayerSettings("NoPE", heads, width // heads, causal=name == "decoder")
         layers = (layer,) * config.whole(f"{name}_layers")
-        stacks.append(Stack(name, layers, rows, inputs=InputSettings(encoding, rows, width)))
+        stacks.append(
+            Stack(name, layers, rows, inputs=InputSettings(encoding, rows, width))
+        )
     return tuple(stacks)
 
 
@@ -401,7 +567,11 @@ def whisper(config: Section) -> tuple[Stack, ...]:
 
 def t5(config: Section) -> tuple[Stack, ...]:
     """T5 and mT5: a bias for each bucket of distances, one table for a stack's layers, and no 1/√d."""
-    heads, size, width = config.whole("num_attention_heads"), config.whole("head_dim"), config.whole("hidden_size")
+    heads, size, width = (
+        config.whole("num_attention_heads"),
+        config.whole("head_dim"),
+        config.whole("hidden_size"),
+    )
     sizes = (
         ("num_buckets", config.whole("relative_attention_num_buckets")),
         ("max_distance", config.whole("relative_attention_max_distance")),
@@ -409,18 +579,31 @@ def t5(config: Section) -> tuple[Stack, ...]:
     )
     counts = {"encoder": config.whole("num_hidden_layers")}
     decoder = config.get("num_decoder_layers")
-    counts["decoder"] = counts["encoder"] if decoder is None else config.whole("num_decoder_layers")
+    counts["decoder"] = (
+        counts["encoder"] if decoder is None else config.whole("num_decoder_layers")
+    )
     stacks = []
     for name, count in counts.items():
         options = (("bidirectional", name == "encoder"), *sizes)
-        layer = LayerSettings("T5 bias", heads, size, causal=name == "decoder", scale=1.0, options=options)
-        stacks.append(Stack(name, (layer,) * count, None, notes=("all layers share the first one's table",)))
+        layer = LayerSettings(
+            "T5 bias", heads, size, causal=name == "decoder", scale=1.0, options=options
+        )
+        stacks.append(
+            Stack(
+                name,
+                (layer,) * count,
+                None,
+                notes=("all layers share the first one's table",),
+            )
+        )
     return tuple(stacks)
 
 
 def bloom(config: Section) -> tuple[Stack, ...]:
     """Bloom: ALiBi."""
-    layer = LayerSettings("ALiBi", config.whole("num_attention_heads"), head_dim(config))
+    layer = LayerSettings(
+        "ALiBi", config.whole("num_attention_heads"), head_dim(config)
+    )
     length = None if config.get("seq_length") is None else config.whole("seq_length")
     return (Stack("decoder", (layer,) * config.whole("num_hidden_layers"), length),)
 
@@ -429,16 +612,33 @@ def mpt(config: Section) -> tuple[Stack, ...]:
     """MPT: ALiBi, or a learned table."""
     attention = config.section("attn_config")
     attention.only("softmax_scale", (), "a scale of its own is not modelled here")
-    attention.only("prefix_lm", (False,), "a prefix without causal mask is not modelled here")
-    heads, size, length = config.whole("num_attention_heads"), head_dim(config), config.whole("max_seq_len")
+    attention.only(
+        "prefix_lm", (False,), "a prefix without causal mask is not modelled here"
+    )
+    heads, size, length = (
+        config.whole("num_attention_heads"),
+        head_dim(config),
+        config.whole("max_seq_len"),
+    )
     count = config.whole("num_hidden_layers")
     if not attention.flag("alibi"):
         if not config.flag("learned_pos_emb"):
-            return (Stack("decoder", (LayerSettings("NoPE", heads, size),) * count, length),)
+            return (
+                Stack("decoder", (LayerSettings("NoPE", heads, size),) * count, length),
+            )
         table = InputSettings("learned", length, config.whole("hidden_size"))
-        return (Stack("decoder", (LayerSettings("NoPE", heads, size),) * count, length, inputs=table),)
+        return (
+            Stack(
+                "decoder",
+                (LayerSettings("NoPE", heads, size),) * count,
+                length,
+                inputs=table,
+            ),
+        )
     attention.need("alibi_bias_max")
-    attention.only("alibi_bias_max", (8,), "slopes of another series are not modelled here")
+    attention.only(
+        "alibi_bias_max", (8,), "slopes of another series are not modelled here"
+    )
     return (Stack("decoder", (LayerSettings("ALiBi", heads, size),) * count, length),)
 
 
@@ -447,13 +647,21 @@ def deberta_v2(config: Section) -> tuple[Stack, ...]:
     if not config.flag("relative_attention"):
         if config.flag("position_biased_input"):
             return learned_encoder(config)
-        layer = LayerSettings("NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False)
+        layer = LayerSettings(
+            "NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False
+        )
         layers = (layer,) * config.whole("num_hidden_layers")
         return (Stack("encoder", layers, config.whole("max_position_embeddings")),)
     terms = config.need("pos_att_type")
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
-    if not isinstance(terms, list) or {str(term).strip() for term in terms} != {"c2p", "p2c"}:
-        raise ValueError(f"{config.named('pos_att_type')} must name c2p and p2c, got {config.get('pos_att_type')!r}")
+    if not isinstance(terms, list) or {str(term).strip() for term in terms} != {
+        "c2p",
+        "p2c",
+    }:
+        raise ValueError(
+            f"{config.named('pos_att_type')} must name c2p and p2c, got "
+            f"{config.get('pos_att_type')!r}"
+        )
     length, width = config.whole("max_position_embeddings"), config.whole("hidden_size")
     furthest = config.need("max_relative_positions")
     furthest = length if furthest < 1 else furthest
@@ -466,22 +674,43 @@ def deberta_v2(config: Section) -> tuple[Stack, ...]:
     )
     heads, size = config.whole("num_attention_heads"), head_dim(config)
     scale = (3 * size) ** -0.5
-    layer = LayerSettings("disentangled (DeBERTa)", heads, size, causal=False, scale=scale, options=options)
+    layer = LayerSettings(
+        "disentangled (DeBERTa)",
+        heads,
+        size,
+        causal=False,
+        scale=scale,
+        options=options,
+    )
     layers = (layer,) * config.whole("num_hidden_layers")
     if not config.flag("position_biased_input"):
         return (Stack("encoder", layers, length),)
-    return (Stack("encoder", layers, length, inputs=InputSettings("learned", length, width)),)
+    return (
+        Stack(
+            "encoder", layers, length, inputs=InputSettings("learned", length, width)
+        ),
+    )
 
 
 def transformer_xl(config: Section) -> tuple[Stack, ...]:
     """Transformer-XL and XLNet: a sinusoid of the distance, and four terms."""
-    heads, size, width = config.whole("num_attention_heads"), head_dim(config), config.whole("hidden_size")
+    heads, size, width = (
+        config.whole("num_attention_heads"),
+        head_dim(config),
+        config.whole("hidden_size"),
+    )
     clamp = config.need("clamp_len")
     if isinstance(clamp, bool) or not isinstance(clamp, int):
-        raise ValueError(f"{config.named('clamp_len')} must be a whole number, got {clamp!r}")
+        raise ValueError(
+            f"{config.named('clamp_len')} must be a whole number, got {clamp!r}"
+        )
     bidirectional = config.get("attn_type") == "bi"
     layer = LayerSettings(
-        "Transformer-XL", heads, size, causal=not bidirectional, options=(("dim", width), ("clamp_len", clamp))
+        "Transformer-XL",
+        heads,
+        size,
+        causal=not bidirectional,
+        options=(("dim", width), ("clamp_len", clamp)),
     )
     name = "encoder" if bidirectional else "decoder"
     return (Stack(name, (layer,) * config.whole("num_hidden_layers"), None),)
@@ -494,14 +723,22 @@ def _window(config: Section) -> int:
     return config.whole("sliding_window")
 
 
-def _decoder(config: Section, layers: list[LayerSettings], turn: RotationSettings | None) -> Stack:
+def _decoder(
+    config: Section, layers: list[LayerSettings], turn: RotationSettings | None
+) -> Stack:
     length = config.whole("max_position_embeddings")
     trained = None if turn is None else turn.original_length
     notes: tuple[str, ...] = ()
     factor = None if turn is None else dict(turn.options).get("factor")
-    if trained is not None and turn is not None and turn.kind == "yarn" and factor != length / trained:
+    if (
+        trained is not None
+        and turn is not None
+        and turn.kind == "yarn"
+        and factor != length / trained
+    ):
         notes = (
-            f"factor {factor:g} is not max_position_embeddings / original_max_position_embeddings = "
+            f"factor {factor:g} is not max_position_embeddings / "
+            "original_max_position_embeddings = "
             f"{length / trained:g}; the factor counts",
         )
     return Stack("decoder", tuple(layers), length, trained, notes=notes)
@@ -520,9 +757,14 @@ def _two_rotations(
     """Local layers with one rotation, global layers with another."""
     local, wide = sizes or (head_dim(config),) * 2
     entries, heads = rotation_entries(config, old), config.whole("num_attention_heads")
-    near, far = rotation(config, entries[SLIDING], local), rotation(config, entries[FULL], wide)
+    near, far = (
+        rotation(config, entries[SLIDING], local),
+        rotation(config, entries[FULL], wide),
+    )
     layers = {
-        SLIDING: LayerSettings("RoPE", heads, local, near, window=window, scale=scale, causal=causal),
+        SLIDING: LayerSettings(
+            "RoPE", heads, local, near, window=window, scale=scale, causal=causal
+        ),
         FULL: LayerSettings("RoPE", heads, wide, far, scale=scale, causal=causal),
     }
     return (_decoder(config, [layers[kind] for kind in kinds], far),)
@@ -538,7 +780,20 @@ def _rope_layers(config: Section) -> list[int]:
 
 
 UNROTATED = frozenset(
-    ("gptj", "bert", "roberta", "xlm-roberta", "gpt2", "opt", "t5", "mt5", "bloom", "mpt", "deberta-v2", "transfo-xl")
+    (
+        "gptj",
+        "bert",
+        "roberta",
+        "xlm-roberta",
+        "gpt2",
+        "opt",
+        "t5",
+        "mt5",
+        "bloom",
+        "mpt",
+        "deberta-v2",
+        "transfo-xl",
+    )
 ) | frozenset(("xlnet", "whisper", "vit", "swin"))
 
 
@@ -546,12 +801,19 @@ def stacks(config: Section) -> tuple[Stack, ...]:
     """The stacks of a configuration, by the family that its `model_type` names."""
     kind = config.need("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ValueError(f"model_type must be one of {', '.join(map(repr, sorted(FAMILIES)))}; got {kind!r}")
+        raise ValueError(
+            f"model_type must be one of {', '.join(map(repr, sorted(FAMILIES)))}; got "
+            f"{kind!r}"
+        )
     if kind in UNROTATED:
         for key in ("rope_theta", "rope_scaling", "rope_parameters"):
             config.only(key, (), f"no setting of {kind} says how it rotates")
     if not kind.startswith("gemma4"):
-        config.only("per_layer_config", ({},), "layers with settings of their own are not modelled here")
+        config.only(
+            "per_layer_config",
+            ({},),
+            "layers with settings of their own are not modelled here",
+        )
     return FAMILIES[kind](config)
 
 
@@ -564,7 +826,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl": partial(qwen_vl, turns=True),
     "qwen2_5_omni": qwen_omni,
     "gemma": partial(rotary, stated_head_dim=True),
-    "gemma2": partial(rotary, stated_head_dim=True, kinds=gemma2_kinds, scale=gemma_scale),
+    "gemma2": partial(
+        rotary, stated_head_dim=True, kinds=gemma2_kinds, scale=gemma_scale
+    ),
     **dict.fromkeys(("gemma3", "gemma3_text"), gemma3),
     **dict.fromkeys(("gemma4", "gemma4_text"), gemma4),
     **dict.fromkeys(("llama4", "llama4_text"), llama4),
@@ -574,13 +838,20 @@ FAMILIES: dict[str, Family] = {
     "smollm3": smollm3,
     "cohere": partial(rotary, layout="interleaved"),
     "cohere2": cohere2,
-    **dict.fromkeys(("glm", "glm4"), partial(rotary, layout="interleaved", stated_head_dim=True, partial_stated=True)),
+    **dict.fromkeys(
+        ("glm", "glm4"),
+        partial(
+            rotary, layout="interleaved", stated_head_dim=True, partial_stated=True
+        ),
+    ),
     "gptj": gptj,
     "gpt_neox": gpt_neox,
     "olmo3": olmo3,
     "modernbert": modernbert,
     "bert": learned_encoder,
-    **dict.fromkeys(("roberta", "xlm-roberta"), partial(learned_encoder, reserved=True)),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta"), partial(learned_encoder, reserved=True)
+    ),
     "gpt2": learned_decoder,
     "opt": partial(learned_decoder, first=2),
     **dict.fromkeys(("t5", "mt5"), t5),

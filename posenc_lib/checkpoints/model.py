@@ -1,7 +1,8 @@
 """What a checkpoint's configuration says of positions, as plain values: equal settings are equal objects.
 
-A `Checkpoint` has stacks (decoder, encoder, vision), a stack has one `LayerSettings` for each layer, and each of these
-makes its `PositionScheme`. Nothing here reads a file or knows a model's name.
+A `Checkpoint` has stacks (decoder, encoder, vision), a stack has one `LayerSettings`
+for each layer, and each of these makes its `PositionScheme`. Nothing here reads a file
+or knows a model's name.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ import torch
 from torch import Tensor
 
 from posenc_lib.attention.long_context import llama4_temperature, tempered
-from posenc_lib.attention.masks import window as window_mask
+from posenc_lib.attention.masks import chunk_mask, patch_window, sliding_window
 from posenc_lib.bias import T5Bias, WindowBias, alibi, alibi_slopes
-from posenc_lib.content.deberta import DeBERTa, deberta_released_scores, deberta_v2_scores
+from posenc_lib.content.deberta import (
+    DeBERTa,
+    deberta_released_scores,
+    deberta_v2_scores,
+)
 from posenc_lib.content.transformer_xl import TransformerXL
 from posenc_lib.embedding import LearnedEmbedding, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies, wavelengths
-from posenc_lib.layers import chunk_mask
-from posenc_lib.rotary import AxialRoPE, RoPE, axial_frequencies, mrope_frequencies, mrope_interleaved_frequencies
+from posenc_lib.rotary import (
+    AxialRoPE,
+    RoPE,
+    axial_frequencies,
+    mrope_frequencies,
+    mrope_interleaved_frequencies,
+)
 from posenc_lib.rotary import scaling as schedules
 from posenc_lib.rotary.scaling import Schedule
 from posenc_lib.scheme import PositionScheme
@@ -38,11 +48,14 @@ class RotationSettings:
     Args:
         base: θ.
         dim: rotated channels r; of a head's d channels the first r turn.
-        kind: "default", "linear", "dynamic", "yarn", "longrope", "llama3" or "proportional", as in `rope_type`.
-        layout: "interleaved" or "half": what the code that the checkpoint is published for expects.
+        kind: "default", "linear", "dynamic", "yarn", "longrope", "llama3" or
+            "proportional", as in `rope_type`.
+        layout: "interleaved" or "half": what the code that the checkpoint is published
+            for expects.
         options: the arguments of the schedule beyond r, θ and the current length.
         sections: pairs of each axis of M-RoPE; empty for one axis.
-        turns: the axes of M-RoPE take turns from pair to pair (Qwen3-VL) in place of standing in blocks.
+        turns: the axes of M-RoPE take turns from pair to pair (Qwen3-VL) in place of
+            standing in blocks.
 
     Chapter: 14
     """
@@ -77,7 +90,11 @@ class RotationSettings:
         if not self.sections:
             return RoPE(frequencies, layout=self.layout, attention_factor=factor)
         split = mrope_interleaved_frequencies if self.turns else mrope_frequencies
-        return AxialRoPE(split(frequencies, self.sections), layout=self.layout, attention_factor=factor)
+        return AxialRoPE(
+            split(frequencies, self.sections),
+            layout=self.layout,
+            attention_factor=factor,
+        )
 
     def wavelengths(self, length: int | None = None) -> Tensor:
         """Positions in a full turn of each pair: unscaled, or as scaled for a current length."""
@@ -95,15 +112,16 @@ class RotationSettings:
 class LayerSettings:
     """All that one layer of a checkpoint knows of positions.
 
-    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n) over the n that the layer may see
-    Shapes: none
+    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n) over the n that the layer
+        may see
 
     Args:
         encoding: what people call it: "RoPE", "NoPE", "ALiBi", "T5 bias", …
         heads: H, of the queries.
         head_dim: d, all channels of a query, rotated or not.
         rotation: of query and key.
-        skipped: leading channels that the rotation leaves alone (DeepSeek's content channels).
+        skipped: leading channels that the rotation leaves alone (DeepSeek's content
+            channels).
         window: w: keys less than w away.
         chunk: c: keys of the query's own chunk.
         patches: side and shift of a window of patches.
@@ -128,19 +146,28 @@ class LayerSettings:
     temperature: tuple[int, float] | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
-    def scheme(self, *, length: int = 1, generator: torch.Generator | None = None) -> PositionScheme:
+    def scheme(
+        self, *, length: int = 1, generator: torch.Generator | None = None
+    ) -> PositionScheme:
         """The layer's `PositionScheme`. Learned tables are drawn anew: load the checkpoint's weights into them."""
         given = dict(self.options)
-        places: dict[str, Any] = {"transform": self._transform(length), "mask": self._mask()}
+        places: dict[str, Any] = {
+            "transform": self._transform(length),
+            "mask": self._mask(),
+        }
         if self.encoding in ("ALiBi", "ALiBi, scaled by 1/√d"):
             shrink = 1.0 if self.encoding == "ALiBi" else self.head_dim**-0.5
             places["bias"] = partial(alibi, slopes=alibi_slopes(self.heads) * shrink)
         elif self.encoding == "T5 bias":
             places["bias"] = T5Bias(self.heads, generator=generator, **given)
         elif self.encoding == "window bias":
-            places["bias"] = WindowBias(self.heads, given["window"], generator=generator)
+            places["bias"] = WindowBias(
+                self.heads, given["window"], generator=generator
+            )
         elif self.encoding == "Transformer-XL":
-            places["scores"] = _transformer_xl(self.heads, self.head_dim, given, generator)
+            places["scores"] = _transformer_xl(
+                self.heads, self.head_dim, given, generator
+            )
         elif self.encoding == "disentangled (DeBERTa)":
             places["scores"] = _deberta(self.heads, self.head_dim, given, generator)
         return PositionScheme(self.encoding, scale=self.scale, **places)
@@ -149,21 +176,34 @@ class LayerSettings:
         given = dict(self.options)
         if self.temperature is not None:
             step, size = self.temperature
-            return partial(tempered, temperature=partial(llama4_temperature, floor_scale=step, attn_scale=size))
+            return partial(
+                tempered,
+                temperature=partial(
+                    llama4_temperature, floor_scale=step, attn_scale=size
+                ),
+            )
         if self.encoding == "2-D RoPE":
             pairs = self.head_dim // 4
-            return AxialRoPE(axial_frequencies((pairs, pairs), given["base"]), layout=given["layout"]).transform
+            return AxialRoPE(
+                axial_frequencies((pairs, pairs), given["base"]), layout=given["layout"]
+            ).transform
         if self.encoding == "2-D RoPE, axis by axis":
-            rope = RoPE(inverse_frequencies(self.head_dim // 2, given["base"]), layout="half")
+            rope = RoPE(
+                inverse_frequencies(self.head_dim // 2, given["base"]), layout="half"
+            )
             return partial(axis_by_axis, rope=rope)
         if self.rotation is None:
             return None
         turn = self.rotation.rope(length).transform
-        return turn if not self.skipped else partial(rotate_after, turn=turn, skipped=self.skipped)
+        return (
+            turn
+            if not self.skipped
+            else partial(rotate_after, turn=turn, skipped=self.skipped)
+        )
 
     def _mask(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         if self.window is not None:
-            return partial(window_mask, size=self.window)
+            return partial(sliding_window, size=self.window)
         if self.chunk is not None:
             return partial(chunk_mask, chunk=self.chunk)
         if self.patches is not None:
@@ -176,10 +216,10 @@ class InputSettings:
     """What a stack adds to its tokens before the first layer.
 
     Equation: x_m ← x_m + P(m)
-    Shapes: none
 
     Args:
-        encoding: "learned", "learned, one table an axis" or "sinusoidal, tensor2tensor".
+        encoding: "learned", "learned, one table an axis" or "sinusoidal,
+            tensor2tensor".
         rows: L of a learned table, reserved rows included; positions of a sinusoid.
         dim: D.
         first: position of the first token.
@@ -195,20 +235,25 @@ class InputSettings:
     def scheme(self, *, generator: torch.Generator | None = None) -> PositionScheme:
         """As a scheme that fills the place `embedding`; a learned table is drawn anew."""
         if self.encoding == "sinusoidal, tensor2tensor":
-            return PositionScheme(self.encoding, embedding=partial(sinusoidal_tensor2tensor, dim=self.dim))
+            return PositionScheme(
+                self.encoding, embedding=partial(sinusoidal_tensor2tensor, dim=self.dim)
+            )
         axes = 2 if self.encoding == "learned, one table an axis" else 1
-        tables = [LearnedEmbedding(self.rows, self.dim, generator=generator) for _ in range(axes)]
+        tables = [
+            LearnedEmbedding(self.rows, self.dim, generator=generator)
+            for _ in range(axes)
+        ]
         if axes == 1:
             return PositionScheme(self.encoding, embedding=tables[0])
-        return PositionScheme(self.encoding, embedding=lambda at: tables[0](at[..., 0]) + tables[1](at[..., 1]))
+        return PositionScheme(
+            self.encoding,
+            embedding=lambda at: tables[0](at[..., 0]) + tables[1](at[..., 1]),
+        )
 
 
 @dataclass(frozen=True)
 class Stack:
     """A row of layers that see the same positions: a decoder, an encoder, an image tower.
-
-    Equation: none
-    Shapes: none
 
     Args:
         name: "decoder", "encoder" or "vision".
@@ -228,53 +273,36 @@ class Stack:
     inputs: InputSettings | None = None
     notes: tuple[str, ...] = ()
 
-    def schemes(self, *, length: int = 1, generator: torch.Generator | None = None) -> tuple[PositionScheme, ...]:
+    def schemes(
+        self, *, length: int = 1, generator: torch.Generator | None = None
+    ) -> tuple[PositionScheme, ...]:
         """One scheme for each layer; T5's layers share one table, as in the model."""
         if all(layer.encoding == "T5 bias" for layer in self.layers):
             return (self.layers[0].scheme(generator=generator),) * len(self.layers)
-        return tuple(layer.scheme(length=length, generator=generator) for layer in self.layers)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A configuration, read.
-
-    Equation: none
-    Shapes: none
-
-    `print(checkpoint)` is the report of `python -m posenc_lib inspect`.
-
-    Args:
-        name: what it was read as.
-        model_type: the configuration's.
-        stacks: the decoder, or encoder and decoder, or text and vision.
-        source: where the numbers come from, for shipped configurations.
-        notes: sentences about the reading: keys that were filled in, parts that were not read.
-
-    Chapter: 14
-    """
-
-    name: str
-    model_type: str
-    stacks: tuple[Stack, ...]
-    source: str = ""
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        from posenc_lib.checkpoints.report import text  # the report is made from checkpoints
-
-        return text(self)
+        return tuple(
+            layer.scheme(length=length, generator=generator) for layer in self.layers
+        )
 
 
 # ---- how the parts of a scheme act that have no module of their own: they are ways to apply others
 
 
 def rotate_after(
-    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, turn: Callable[..., Any], skipped: int
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    turn: Callable[..., Any],
+    skipped: int,
 ) -> tuple[Tensor, Tensor]:
     """Rotate all channels after the first `skipped`, which carry content alone (latent attention)."""
-    turned_q, turned_k = turn(q[..., skipped:], k[..., skipped:], q_positions, k_positions)
-    return torch.cat((q[..., :skipped], turned_q), -1), torch.cat((k[..., :skipped], turned_k), -1)
+    turned_q, turned_k = turn(
+        q[..., skipped:], k[..., skipped:], q_positions, k_positions
+    )
+    return torch.cat((q[..., :skipped], turned_q), -1), torch.cat(
+        (k[..., :skipped], turned_k), -1
+    )
 
 
 def axis_by_axis(
@@ -285,23 +313,29 @@ def axis_by_axis(
         rope.transform(*pair, q_positions[..., axis], k_positions[..., axis])
         for axis, pair in enumerate(zip(q.chunk(2, -1), k.chunk(2, -1), strict=True))
     ]
-    return torch.cat([half[0] for half in halves], -1), torch.cat([half[1] for half in halves], -1)
+    return torch.cat([half[0] for half in halves], -1), torch.cat(
+        [half[1] for half in halves], -1
+    )
 
 
-def patch_window(q_positions: Tensor, k_positions: Tensor, *, size: int, shift: int) -> Tensor:
-    """Patches of one window: coordinates (…, T, 2), windows of `size` patches that begin at `shift`."""
-    m, n = ((at - shift).div(size, rounding_mode="floor") for at in (q_positions, k_positions))
-    together = (m[..., :, None, :] == n[..., None, :, :]).all(-1)
-    return together if together.dim() == 2 else together[:, None]
-
-
-def _transformer_xl(heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None) -> Any:
-    layer, most = TransformerXL(heads, dim, given["dim"], generator=generator), given["clamp_len"]
+def _transformer_xl(
+    heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None
+) -> Any:
+    layer, most = (
+        TransformerXL(heads, dim, given["dim"], generator=generator),
+        given["clamp_len"],
+    )
     return layer.scores if most <= 0 else partial(clamped, layer=layer, most=most)
 
 
 def clamped(
-    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, layer: TransformerXL, most: int
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    layer: TransformerXL,
+    most: int,
 ) -> Tensor:
     """Transformer-XL's scores where `clamp_len` makes all distances beyond it one: those of a key that far away."""
     relative = k_positions[..., None, :] - q_positions[..., :, None]
@@ -309,14 +343,17 @@ def clamped(
     scores = layer.scores(q, k, q_positions, k_positions)
     for side in (-most, most):
         at = [
-            torch.full_like(positions, start) for positions, start in ((q_positions, most), (k_positions, most + side))
+            torch.full_like(positions, start)
+            for positions, start in ((q_positions, most), (k_positions, most + side))
         ]
         beyond = relative < side if side < 0 else relative > side
         scores = torch.where(beyond, layer.scores(q, k, *at), scores)
     return scores
 
 
-def _deberta(heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None) -> Any:
+def _deberta(
+    heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None
+) -> Any:
     tables = DeBERTa(heads, dim, given["dim"], given["span"], generator=generator)
     released = (
         deberta_released_scores
@@ -324,8 +361,12 @@ def _deberta(heads: int, dim: int, given: dict[str, Any], generator: torch.Gener
         else partial(deberta_v2_scores, max_distance=given["max_distance"])
     )
 
-    def scores(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def scores(
+        q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
         keys, queries = tables.tables()
-        return released(q, k, q_positions, k_positions, position_keys=keys, position_queries=queries)
+        return released(
+            q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
+        )
 
     return scores

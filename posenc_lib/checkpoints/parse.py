@@ -27,13 +27,28 @@ ROTATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dynamic": (("factor",), ()),
     "yarn": (
         ("factor", "original_max_position_embeddings"),
-        ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+        (
+            "attention_factor",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+            "truncate",
+        ),
     ),
     "longrope": (
         ("short_factor", "long_factor", "original_max_position_embeddings"),
         ("factor", "attention_factor"),
     ),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), ()),
+    "llama3": (
+        (
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "original_max_position_embeddings",
+        ),
+        (),
+    ),
     "proportional": ((), ("factor",)),
 }
 
@@ -50,12 +65,17 @@ class Section:
 
     def get(self, key: str) -> Any:
         """The value, under any of its spellings; None where there is none. Spellings must agree."""
-        found = [(name, self.values[name]) for name in (key, *SPELLINGS.get(key, ())) if name in self.values]
+        found = [
+            (name, self.values[name])
+            for name in (key, *SPELLINGS.get(key, ()))
+            if name in self.values
+        ]
         found = [(name, value) for name, value in found if value is not None]
         for name, value in found[1:]:
             if value != found[0][1]:
                 raise ValueError(
-                    f"{self.named(name)} must agree with {self.named(found[0][0])} = {found[0][1]!r}, got {value!r}"
+                    f"{self.named(name)} must agree with {self.named(found[0][0])} = "
+                    f"{found[0][1]!r}, got {value!r}"
                 )
         return found[0][1] if found else None
 
@@ -63,13 +83,19 @@ class Section:
         value = self.get(key)
         if value is None:
             spellings = "".join(f" or {name}" for name in SPELLINGS.get(key, ()))
-            raise ValueError(f"{self.named(key)}{spellings} is missing: nothing is assumed in its place")
+            raise ValueError(
+                f"{self.named(key)}{spellings} is missing: nothing is assumed in its "
+                "place"
+            )
         return value
 
     def whole(self, key: str, *, least: int = 1) -> int:
         value = self.need(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{self.named(key)} must be a whole number of at least {least}, got {value!r}")
+            raise ValueError(
+                f"{self.named(key)} must be a whole number of at least {least}, got "
+                f"{value!r}"
+            )
         return value
 
     def number(self, key: str) -> float:
@@ -86,10 +112,16 @@ class Section:
         value = self.need(key)
         if not isinstance(value, list) or len(value) != length:
             got = f"{len(value)} of them" if isinstance(value, list) else repr(value)
-            raise ValueError(f"{self.named(key)} must be a list with one entry for each of {length} layers, got {got}")
+            raise ValueError(
+                f"{self.named(key)} must be a list with one entry for each of {length} "
+                f"layers, got {got}"
+            )
         for i, entry in enumerate(value):
             if entry not in valid:
-                raise ValueError(f"{self.named(key)}[{i}] must be one of {', '.join(map(repr, valid))}; got {entry!r}")
+                raise ValueError(
+                    f"{self.named(key)}[{i}] must be one of "
+                    f"{', '.join(map(repr, valid))}; got {entry!r}"
+                )
         return value
 
     def section(self, key: str) -> Section:
@@ -103,12 +135,18 @@ class Section:
         value = self.get(key)
         if value is not None and value not in valid:
             wanted = " or ".join(map(repr, valid)) or "absent"
-            raise ValueError(f"{self.named(key)} must be {wanted}, got {value!r}: {why}")
+            raise ValueError(
+                f"{self.named(key)} must be {wanted}, got {value!r}: {why}"
+            )
 
 
 def positive(name: str, value: Any) -> float:
     """`value` if it is a finite number above zero; JSON's errors are all `ValueError`s."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not (math.isfinite(value) and value > 0)
+    ):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
     return value
 
@@ -120,19 +158,24 @@ def head_dim(config: Section) -> int:
     width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     if width % heads:
         raise ValueError(
-            f"{config.named('num_attention_heads')} must divide {config.named('hidden_size')} = {width} "
+            f"{config.named('num_attention_heads')} must divide "
+            f"{config.named('hidden_size')} = {width} "
             f"where {config.named('head_dim')} is not given, got {heads}"
         )
     return width // heads
 
 
-def layer_kinds(config: Section, usual: Sequence[str] | None, valid: Sequence[str] = LAYER_KINDS[:2]) -> list[str]:
+def layer_kinds(
+    config: Section, usual: Sequence[str] | None, valid: Sequence[str] = LAYER_KINDS[:2]
+) -> list[str]:
     """`layer_types`, or the rule of a model whose older files state none."""
     count = config.whole("num_hidden_layers")
     if config.get("layer_types") is not None:
         return config.row("layer_types", count, valid)
     if usual is None:
-        raise ValueError(f"{config.named('layer_types')} is missing: nothing is assumed in its place")
+        raise ValueError(
+            f"{config.named('layer_types')} is missing: nothing is assumed in its place"
+        )
     return list(usual)
 
 
@@ -145,28 +188,48 @@ def every(count: int, period: int, usual: str, last: str) -> list[str]:
 
 
 def rotation_entries(
-    config: Section, old: Mapping[str, Mapping[str, Any]], *, names: Mapping[str, str] | None = None
+    config: Section,
+    old: Mapping[str, Mapping[str, Any]],
+    *,
+    names: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[Mapping[str, Any], str]]:
     """The settings of each kind of layer's rotation, and the path of their keys, from the old form or the new.
 
     Args:
         config: with `rope_parameters` (new), flat or by kind of layer.
-        old: what the old form says of each kind; keys that are absent there have the value None.
+        old: what the old form says of each kind; keys that are absent there have the
+            value None.
         names: types with another name in this family, such as {"su": "longrope"}.
     """
     new = config.get("rope_parameters")
     if new is not None and not isinstance(new, Mapping):
-        raise ValueError(f"{config.named('rope_parameters')} must be an object, got {new!r}")
+        raise ValueError(
+            f"{config.named('rope_parameters')} must be an object, got {new!r}"
+        )
     nested = isinstance(new, Mapping) and bool(new) and set(new) <= set(LAYER_KINDS)
     if isinstance(new, Mapping) and new and nested == (set(old) == {""}):
-        wanted = "one object for all layers" if nested else f"one object for each of {', '.join(LAYER_KINDS[:2])}"
+        wanted = (
+            "one object for all layers"
+            if nested
+            else f"one object for each of {', '.join(LAYER_KINDS[:2])}"
+        )
         keys = ", ".join(map(str, new))
-        raise ValueError(f"{config.named('rope_parameters')} must be {wanted} here, got the keys {keys}")
+        raise ValueError(
+            f"{config.named('rope_parameters')} must be {wanted} here, got the keys "
+            f"{keys}"
+        )
     entries: dict[str, tuple[Mapping[str, Any], str]] = {}
     for kind, stated in old.items():
-        before = _typed({k: v for k, v in stated.items() if v is not None}, config.named("rope_scaling"), names)
+        before = _typed(
+            {k: v for k, v in stated.items() if v is not None},
+            config.named("rope_scaling"),
+            names,
+        )
         if not new:
-            entries[kind] = (before, config.named("rope_scaling" if config.get("rope_scaling") else ""))
+            entries[kind] = (
+                before,
+                config.named("rope_scaling" if config.get("rope_scaling") else ""),
+            )
             continue
         path = config.named("rope_parameters") + (f".{kind}" if nested else "")
         part = new.get(kind) if nested else new
@@ -178,22 +241,32 @@ def rotation_entries(
                 continue  # the old form says nothing of scaling
             if key not in after or after[key] != value:
                 raise ValueError(
-                    f"{path}.{key} must agree with the old form's {key} = {value!r}, got {after.get(key)!r}"
+                    f"{path}.{key} must agree with the old form's {key} = {value!r}, "
+                    f"got {after.get(key)!r}"
                 )
         entries[kind] = (after, path)
     return entries
 
 
 def uniform_entry(
-    config: Section, *, names: Mapping[str, str] | None = None, theta: str = "rope_theta"
+    config: Section,
+    *,
+    names: Mapping[str, str] | None = None,
+    theta: str = "rope_theta",
 ) -> tuple[Mapping[str, Any], str]:
     """The rotation that all layers share."""
     scaling = config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
-        raise ValueError(f"{config.named('rope_scaling')} must be an object, got {scaling!r}")
-    entry, path = rotation_entries(config, {"": {**scaling, "rope_theta": config.get(theta)}}, names=names)[""]
+        raise ValueError(
+            f"{config.named('rope_scaling')} must be an object, got {scaling!r}"
+        )
+    entry, path = rotation_entries(
+        config, {"": {**scaling, "rope_theta": config.get(theta)}}, names=names
+    )[""]
     if "rope_theta" not in entry and theta != "rope_theta":
-        raise ValueError(f"{config.named(theta)} is missing: nothing is assumed in its place")
+        raise ValueError(
+            f"{config.named(theta)} is missing: nothing is assumed in its place"
+        )
     return entry, path
 
 
@@ -211,20 +284,38 @@ def rotation(
     place = Section(values, f"{path}." if path and not path.endswith(".") else path)
     kind = values["rope_type"]
     needed, optional = ROTATIONS[kind]
-    known = {*needed, *optional, *ignored, "rope_type", "rope_theta", "partial_rotary_factor"}
+    known = {
+        *needed,
+        *optional,
+        *ignored,
+        "rope_type",
+        "rope_theta",
+        "partial_rotary_factor",
+    }
     for key in values:
         if key not in known:
             raise ValueError(f"{place.named(key)} is unknown for rope_type {kind!r}")
     if "rope_theta" not in values:
-        name = f"{path}.rope_theta" if path.endswith(("rope_parameters", *LAYER_KINDS)) else config.named("rope_theta")
-        raise ValueError(f"{name} is missing: the base belongs to the checkpoint, and 10000 is not assumed")
+        name = (
+            f"{path}.rope_theta"
+            if path.endswith(("rope_parameters", *LAYER_KINDS))
+            else config.named("rope_theta")
+        )
+        raise ValueError(
+            f"{name} is missing: the base belongs to the checkpoint, and 10000 is not "
+            "assumed"
+        )
     base = positive(place.named("rope_theta"), values["rope_theta"])
     for key in needed:
         place.need(key)
     if kind == "proportional" and config.get("partial_rotary_factor") is None:
         place.need("partial_rotary_factor")
     part = _share(config, place, part)
-    dim = channels if kind == "proportional" else _even(place, int(channels * part), channels)
+    dim = (
+        channels
+        if kind == "proportional"
+        else _even(place, int(channels * part), channels)
+    )
     options = _options(kind, config, place, part)
     made = RotationSettings(base, dim, kind, layout, options)
     try:
@@ -234,46 +325,71 @@ def rotation(
     return made
 
 
-def _typed(entry: Mapping[str, Any], path: str, names: Mapping[str, str] | None) -> dict[str, Any]:
+def _typed(
+    entry: Mapping[str, Any], path: str, names: Mapping[str, str] | None
+) -> dict[str, Any]:
     """The entry with its type under one key and one name."""
     given = {key: entry[key] for key in ("rope_type", "type") if key in entry}
     for key, value in given.items():
         if not isinstance(value, str):
-            raise ValueError(f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; got {value!r}")
+            raise ValueError(
+                f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; got "
+                f"{value!r}"
+            )
     given = {key: (names or {}).get(value, value) for key, value in given.items()}
     if len(set(given.values())) > 1:
-        raise ValueError(f"{path}.type must agree with rope_type = {given['rope_type']!r}, got {given['type']!r}")
+        raise ValueError(
+            f"{path}.type must agree with rope_type = {given['rope_type']!r}, got "
+            f"{given['type']!r}"
+        )
     kind = next(iter(given.values()), "default")
     if kind not in ROTATIONS:
         key = next(iter(given))
-        raise ValueError(f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; got {kind!r}")
-    return {**{key: value for key, value in entry.items() if key != "type"}, "rope_type": kind}
+        raise ValueError(
+            f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; got "
+            f"{kind!r}"
+        )
+    return {
+        **{key: value for key, value in entry.items() if key != "type"},
+        "rope_type": kind,
+    }
 
 
 def _share(config: Section, place: Section, part: float | None) -> float:
     """The share of a head's channels that turn: from the entry or from the top, which must agree."""
-    inside, outside = place.get("partial_rotary_factor"), config.get("partial_rotary_factor")
+    inside, outside = (
+        place.get("partial_rotary_factor"),
+        config.get("partial_rotary_factor"),
+    )
     if inside is not None and outside is not None and inside != outside:
         raise ValueError(
-            f"{place.named('partial_rotary_factor')} must agree with {config.named('partial_rotary_factor')} = "
+            f"{place.named('partial_rotary_factor')} must agree with "
+            f"{config.named('partial_rotary_factor')} = "
             f"{outside!r}, got {inside!r}"
         )
     value = inside if inside is not None else outside if outside is not None else part
     if value is None:
         return 1.0
     if positive(place.named("partial_rotary_factor"), value) > 1:
-        raise ValueError(f"{place.named('partial_rotary_factor')} must be at most 1, got {value!r}")
+        raise ValueError(
+            f"{place.named('partial_rotary_factor')} must be at most 1, got {value!r}"
+        )
     return value
 
 
 def _even(place: Section, dim: int, channels: int) -> int:
     if dim < 2 or dim % 2:
         name = place.named("partial_rotary_factor") if dim != channels else "head_dim"
-        raise ValueError(f"{name} must leave an even number of at least 2 channels to rotate, got {dim} of {channels}")
+        raise ValueError(
+            f"{name} must leave an even number of at least 2 channels to rotate, got "
+            f"{dim} of {channels}"
+        )
     return dim
 
 
-def _options(kind: str, config: Section, place: Section, part: float) -> tuple[tuple[str, Any], ...]:
+def _options(
+    kind: str, config: Section, place: Section, part: float
+) -> tuple[tuple[str, Any], ...]:
     """The arguments of a schedule, in its own words."""
     given: dict[str, Any] = {}
     if "factor" in place.values and kind != "longrope":
@@ -283,11 +399,17 @@ def _options(kind: str, config: Section, place: Section, part: float) -> tuple[t
     if kind == "dynamic":
         given["original_length"] = config.whole("max_position_embeddings")
     if kind == "llama3":
-        given |= {key: place.number(key) for key in ("low_freq_factor", "high_freq_factor")}
+        given |= {
+            key: place.number(key) for key in ("low_freq_factor", "high_freq_factor")
+        }
     if kind == "proportional":
         given["fraction"] = part
     if kind == "yarn":
-        given |= {key: place.number(key) for key in ("beta_fast", "beta_slow") if place.get(key) is not None}
+        given |= {
+            key: place.number(key)
+            for key in ("beta_fast", "beta_slow")
+            if place.get(key) is not None
+        }
         if place.get("truncate") is not None:
             given["truncate"] = place.flag("truncate")
         given |= _magnitude(place)
@@ -304,18 +426,28 @@ def _magnitude(place: Section) -> dict[str, float]:
     if not (one and other):
         return {}
     quotient = yarn_attention_factor(
-        place.number("factor"), mscale=place.number("mscale"), mscale_all_dim=place.number("mscale_all_dim")
+        place.number("factor"),
+        mscale=place.number("mscale"),
+        mscale_all_dim=place.number("mscale_all_dim"),
     )
     return {"attention_factor": quotient}
 
 
 def _longrope(config: Section, place: Section) -> dict[str, Any]:
-    original, longest = place.whole("original_max_position_embeddings"), config.whole("max_position_embeddings")
+    original, longest = (
+        place.whole("original_max_position_embeddings"),
+        config.whole("max_position_embeddings"),
+    )
     given: dict[str, Any] = {"original_length": original, "factor": longest / original}
-    for key, name in (("short_factor", "short_factors"), ("long_factor", "long_factors")):
+    for key, name in (
+        ("short_factor", "short_factors"),
+        ("long_factor", "long_factors"),
+    ):
         value = place.need(key)
         if not isinstance(value, list):
-            raise ValueError(f"{place.named(key)} must be a list of numbers, got {value!r}")
+            raise ValueError(
+                f"{place.named(key)} must be a list of numbers, got {value!r}"
+            )
         given[name] = tuple(value)
     for key in ("factor", "attention_factor"):
         if place.get(key) is not None:

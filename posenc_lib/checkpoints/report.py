@@ -6,18 +6,46 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from posenc_lib.checkpoints.model import Checkpoint, LayerSettings, RotationSettings, Stack
+from posenc_lib.checkpoints.model import LayerSettings, RotationSettings, Stack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 80
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A configuration, read.
+
+    `print(checkpoint)` is the report of `python -m posenc_lib inspect`.
+
+    Args:
+        name: what it was read as.
+        model_type: the configuration's.
+        stacks: the decoder, or encoder and decoder, or text and vision.
+        source: where the numbers come from, for shipped configurations.
+        notes: sentences about the reading: keys that were filled in, parts that were
+            not read.
+
+    Chapter: 14
+    """
+
+    name: str
+    model_type: str
+    stacks: tuple[Stack, ...]
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return text(self)
 
 
 # ---- numbers
@@ -27,14 +55,15 @@ def collisions(length: int, dtype: torch.dtype) -> tuple[int | None, int]:
     """Where positions first collide in a dtype, and how many of 0 … L−1 it can tell apart.
 
     Equation: the least m with round(m) = round(m − 1), and |{round(m) : m < L}|
-    Shapes: none
 
-    With p significant bits all integers up to 2^p are exact, then every second one, every fourth, … Each of them below
-    L is a position itself, so that counting them counts what is told apart.
+    With p significant bits all integers up to 2^p are exact, then every second one,
+    every fourth, … Each of them below L is a position itself, so that counting them
+    counts what is told apart.
 
     Args:
         length: L, at least 1.
-        dtype: torch.bfloat16 or torch.float16, in which some code makes position tensors.
+        dtype: torch.bfloat16 or torch.float16, in which some code makes position
+            tensors.
 
     Chapter: 14
     """
@@ -46,7 +75,9 @@ def collisions(length: int, dtype: torch.dtype) -> tuple[int | None, int]:
     first = exact + 1 if length > exact + 1 else None
     if last < exact:
         return first, last + 1
-    octave = last.bit_length() - exact.bit_length()  # last is in 2^(p + octave) … 2^(p + octave + 1)
+    octave = (
+        last.bit_length() - exact.bit_length()
+    )  # last is in 2^(p + octave) … 2^(p + octave + 1)
     beyond = octave * exact // 2 + (last - (exact << octave) >> octave + 1)
     return first, exact + beyond + 1 + infinite
 
@@ -78,12 +109,18 @@ def groups(stack: Stack) -> list[tuple[list[int], LayerSettings]]:
 
 def rotations(stack: Stack) -> list[RotationSettings]:
     """The different rotations of a stack, in the order in which they first appear."""
-    return list(dict.fromkeys(layer.rotation for layer in stack.layers if layer.rotation is not None))
+    return list(
+        dict.fromkeys(
+            layer.rotation for layer in stack.layers if layer.rotation is not None
+        )
+    )
 
 
 def reach(turn: RotationSettings, stack: Stack) -> int | None:
     """The largest window of the layers that have this rotation; None where one of them sees everything."""
-    sizes = [layer.window or layer.chunk for layer in stack.layers if layer.rotation == turn]
+    sizes = [
+        layer.window or layer.chunk for layer in stack.layers if layer.rotation == turn
+    ]
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
 
@@ -93,7 +130,9 @@ def indices_text(indices: Sequence[int]) -> str:
     runs = []
     for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
         members = [index for _, index in run]
-        runs.append(f"{members[0]}" if len(members) == 1 else f"{members[0]}–{members[-1]}")
+        runs.append(
+            f"{members[0]}" if len(members) == 1 else f"{members[0]}–{members[-1]}"
+        )
     return ", ".join(runs) if len(runs) <= 4 else ", ".join((*runs[:2], "…", runs[-1]))
 
 
@@ -102,9 +141,6 @@ def indices_text(indices: Sequence[int]) -> str:
 
 def text(checkpoint: Checkpoint) -> str:
     """The report as text: layer by layer, grouped where equal, no line wider than 80 columns where words allow.
-
-    Equation: none
-    Shapes: none
 
     Args:
         checkpoint: from `read`.
@@ -129,30 +165,45 @@ def _stack_lines(stack: Stack) -> list[str]:
     if stack.inputs is not None:
         given = stack.inputs
         begins = f", the first token in row {given.first}" if given.first else ""
-        lines += _wrapped(f"input: {given.encoding}, {given.rows:,} × {given.dim:,}{begins}", "  ")
+        lines += _wrapped(
+            f"input: {given.encoding}, {given.rows:,} × {given.dim:,}{begins}", "  "
+        )
     for note in stack.notes:
         lines += _wrapped(f"note: {note}", "  ")
     for indices, layer in groups(stack):
         lines += _layer_lines(indices, layer)
     for turn in rotations(stack):
         lines += ["", *_rotation_lines(turn, stack)]
-    if stack.length is not None and any(layer.rotation is not None for layer in stack.layers):
+    if stack.length is not None and any(
+        layer.rotation is not None for layer in stack.layers
+    ):
         lines += ["", *_collision_lines(stack.length)]
     return lines
 
 
 def _layer_lines(indices: Sequence[int], layer: LayerSettings) -> list[str]:
     which = "layer" if len(indices) == 1 else "layers"
-    head = f"  {which} {indices_text(indices)}" + (f" ({len(indices)})" if len(indices) > 1 else "")
-    facts = [layer.encoding if layer.rotation is None else f"{layer.encoding}: {_rotation_text(layer)}"]
+    head = f"  {which} {indices_text(indices)}" + (
+        f" ({len(indices)})" if len(indices) > 1 else ""
+    )
+    facts = [
+        layer.encoding
+        if layer.rotation is None
+        else f"{layer.encoding}: {_rotation_text(layer)}"
+    ]
     facts += [f"{name} {_value(value)}" for name, value in _options(layer)]
     facts.append(_sight(layer))
     if layer.scale is not None:
         natural = layer.head_dim**-0.5
         ratio = layer.scale / natural
-        facts.append(f"score scale {layer.scale:.6g}, {ratio:.4f} × 1/√{layer.head_dim}")
+        facts.append(
+            f"score scale {layer.scale:.6g}, {ratio:.4f} × 1/√{layer.head_dim}"
+        )
     if layer.temperature is not None:
-        facts.append(f"queries × 1 + {layer.temperature[1]:g} ln(1 + ⌊(m + 1)/{layer.temperature[0]:,}⌋)")
+        facts.append(
+            f"queries × 1 + {layer.temperature[1]:g} ln(1 + ⌊(m + "
+            f"1)/{layer.temperature[0]:,}⌋)"
+        )
     facts.append(f"{_count(layer.heads, 'head')} of {layer.head_dim}")
     return [head, *_wrapped("; ".join(facts), "    ")]
 
@@ -160,12 +211,18 @@ def _layer_lines(indices: Sequence[int], layer: LayerSettings) -> list[str]:
 def _rotation_text(layer: LayerSettings) -> str:
     turn = layer.rotation
     assert turn is not None
-    part = f"all {turn.dim}" if turn.dim == layer.head_dim else f"{turn.dim} of {layer.head_dim}"
+    part = (
+        f"all {turn.dim}"
+        if turn.dim == layer.head_dim
+        else f"{turn.dim} of {layer.head_dim}"
+    )
     words = [f"θ = {turn.base:,.10g}", f"{part} channels, {turn.layout}"]
     if turn.kind != "default":
         words.append(f"{turn.kind} scaling")
     if turn.sections:
-        words.append(f"sections {', '.join(map(str, turn.sections))}{', taking turns' if turn.turns else ''}")
+        words.append(
+            f"sections {', '.join(map(str, turn.sections))}{', taking turns' if turn.turns else ''}"
+        )
     return ", ".join(words)
 
 
@@ -178,12 +235,18 @@ def _sight(layer: LayerSettings) -> str:
         return f"chunks of {layer.chunk:,}"
     if layer.patches is not None:
         size, shift = layer.patches
-        return f"windows of {size} × {size} patches" + (f", shifted by {shift}" if shift else "")
+        return f"windows of {size} × {size} patches" + (
+            f", shifted by {shift}" if shift else ""
+        )
     return f"no window, {side}"
 
 
 def _options(layer: LayerSettings) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in layer.options if name not in ("dim", "std", "window")]
+    return [
+        (name, value)
+        for name, value in layer.options
+        if name not in ("dim", "std", "window")
+    ]
 
 
 def _rotation_lines(turn: RotationSettings, stack: Stack) -> list[str]:
@@ -191,33 +254,65 @@ def _rotation_lines(turn: RotationSettings, stack: Stack) -> list[str]:
     length = stack.length or turn.original_length or 1
     before, after = turn.wavelengths(), turn.wavelengths(length)
     given = dict(turn.options)
-    lines = [f"  θ = {turn.base:,.10g}, {_count(len(before), 'pair')}" + (f", {turn.kind}" * (turn.kind != "default"))]
-    shown = [(name, value) for name, value in given.items() if not isinstance(value, tuple)]
+    lines = [
+        f"  θ = {turn.base:,.10g}, {_count(len(before), 'pair')}"
+        + (f", {turn.kind}" * (turn.kind != "default"))
+    ]
+    shown = [
+        (name, value) for name, value in given.items() if not isinstance(value, tuple)
+    ]
     if shown:
-        lines += _wrapped("scaling: " + ", ".join(f"{name} {_value(value)}" for name, value in shown), "    ")
+        lines += _wrapped(
+            "scaling: " + ", ".join(f"{name} {_value(value)}" for name, value in shown),
+            "    ",
+        )
     if turn.kind != "default":
-        lines.append(f"    attention factor {turn.schedule(length).attention_factor:.6g} on cos and sin")
+        lines.append(
+            f"    attention factor {turn.schedule(length).attention_factor:.6g} on cos "
+            "and sin"
+        )
     if turn.kind in ("llama3", "yarn"):
         kept, blended, divided = bands(turn, length)
-        lines.append(f"    {kept} pairs unchanged, {blended} blended, {divided} divided by {given['factor']:g}")
-    lines += [f"    {line}" for line in _turn_lines(turn, before, after, length, reach(turn, stack))]
-    lines.append("    wavelength of each pair in positions" + (f", at length {length:,}" * (turn.kind != "default")))
+        lines.append(
+            f"    {kept} pairs unchanged, {blended} blended, {divided} divided by "
+            f"{given['factor']:g}"
+        )
+    lines += [
+        f"    {line}"
+        for line in _turn_lines(turn, before, after, length, reach(turn, stack))
+    ]
+    lines.append(
+        "    wavelength of each pair in positions"
+        + (f", at length {length:,}" * (turn.kind != "default"))
+    )
     return [*lines, *_wave_lines(after)]
 
 
-def _turn_lines(turn: RotationSettings, before: Tensor, after: Tensor, length: int, window: int | None) -> list[str]:
+def _turn_lines(
+    turn: RotationSettings,
+    before: Tensor,
+    after: Tensor,
+    length: int,
+    window: int | None,
+) -> list[str]:
     pairs, lines = len(before), []
     original = turn.original_length
     if original is not None and original != length:
         lines.append(
-            f"{never_turn(before, original)} of {pairs} pairs never turn once in {original:,} (before scaling)"
+            f"{never_turn(before, original)} of {pairs} pairs never turn once in "
+            f"{original:,} (before scaling)"
         )
     still = int(after.isinf().sum())
-    lines.append(f"{never_turn(after, length)} of {pairs} pairs never turn once in {length:,}")
+    lines.append(
+        f"{never_turn(after, length)} of {pairs} pairs never turn once in {length:,}"
+    )
     if still:
         lines[-1] += f", {still} of them stand still"
     if window is not None and window < length:
-        lines.append(f"{never_turn(after, window)} of {pairs} pairs never turn once in a window of {window:,}")
+        lines.append(
+            f"{never_turn(after, window)} of {pairs} pairs never turn once in a window "
+            f"of {window:,}"
+        )
     return lines
 
 
@@ -225,7 +320,10 @@ def _wave_lines(waves: Tensor) -> list[str]:
     cells = [f"{i:>4}  {_wave(float(wave)):<10}" for i, wave in enumerate(waves)]
     rows = math.ceil(len(cells) / 4)
     columns = [cells[i : i + rows] for i in range(0, len(cells), rows)]
-    return ["  " + "".join(column[row] for column in columns if row < len(column)).rstrip() for row in range(rows)]
+    return [
+        "  " + "".join(column[row] for column in columns if row < len(column)).rstrip()
+        for row in range(rows)
+    ]
 
 
 def _collision_lines(length: int) -> list[str]:
@@ -233,17 +331,29 @@ def _collision_lines(length: int) -> list[str]:
     for dtype in (torch.bfloat16, torch.float16):
         first, distinct = collisions(length, dtype)
         name = str(dtype).removeprefix("torch.")
-        where = "no collision" if first is None else f"{first:,} = {first - 1:,} is the first collision"
+        where = (
+            "no collision"
+            if first is None
+            else f"{first:,} = {first - 1:,} is the first collision"
+        )
         if torch.tensor(length - 1.0).to(dtype).isinf():
             where += ", the last ones are infinite"
-        lines += _wrapped(f"{name}: {where}; {distinct:,} of {length:,} told apart", "    ")
+        lines += _wrapped(
+            f"{name}: {where}; {distinct:,} of {length:,} told apart", "    "
+        )
     return lines
 
 
 def _wave(value: float) -> str:
     if math.isinf(value):
         return "still"
-    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e7 else f"{value:.3e}"
+    return (
+        f"{value:,.2f}"
+        if value < 1000
+        else f"{value:,.0f}"
+        if value < 1e7
+        else f"{value:.3e}"
+    )
 
 
 def _value(value: Any) -> str:
@@ -259,7 +369,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrapped(line: str, indent: str) -> list[str]:
-    return textwrap.wrap(line, COLUMNS, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
+    return textwrap.wrap(
+        line,
+        COLUMNS,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_on_hyphens=False,
+    )
 
 
 # ---- for programs
@@ -267,9 +383,6 @@ def _wrapped(line: str, indent: str) -> list[str]:
 
 def as_dict(checkpoint: Checkpoint) -> dict[str, Any]:
     """The report for programs: JSON values alone, every layer listed, wavelengths once for each rotation.
-
-    Equation: none
-    Shapes: none
 
     A pair that stands still has the wavelength None.
 
@@ -292,12 +405,22 @@ def _stack_dict(stack: Stack) -> dict[str, Any]:
     layers = []
     for layer in stack.layers:
         plain = dataclasses.asdict(layer) | {"options": dict(layer.options)}
-        layers.append(plain | {"rotation": None if layer.rotation is None else turns.index(layer.rotation)})
+        layers.append(
+            plain
+            | {
+                "rotation": None
+                if layer.rotation is None
+                else turns.index(layer.rotation)
+            }
+        )
     sixteen = {}
     if stack.length is not None and turns:
         for dtype in (torch.bfloat16, torch.float16):
             first, distinct = collisions(stack.length, dtype)
-            sixteen[str(dtype).removeprefix("torch.")] = {"first_collision": first, "distinct": distinct}
+            sixteen[str(dtype).removeprefix("torch.")] = {
+                "first_collision": first,
+                "distinct": distinct,
+            }
     return {
         "name": stack.name,
         "length": stack.length,
@@ -320,7 +443,9 @@ def _rotation_dict(turn: RotationSettings, stack: Stack) -> dict[str, Any]:
         "frequencies": schedule.frequencies.tolist(),
         "wavelengths": [None if math.isinf(wave) else wave for wave in waves.tolist()],
         "never_turn": never_turn(waves, length),
-        "never_turn_before_scaling": never_turn(turn.wavelengths(), turn.original_length or length),
+        "never_turn_before_scaling": never_turn(
+            turn.wavelengths(), turn.original_length or length
+        ),
     }
     if turn.kind in ("llama3", "yarn"):
         facts["unchanged_blended_divided"] = list(bands(turn, length))
@@ -332,9 +457,6 @@ def _rotation_dict(turn: RotationSettings, stack: Stack) -> dict[str, Any]:
 
 def figure(checkpoint: Checkpoint) -> Figure:
     """Two panels: what each layer sees, and how long each pair takes for a turn.
-
-    Equation: none
-    Shapes: none
 
     Args:
         checkpoint: from `read`; its first stack is drawn.
@@ -359,11 +481,20 @@ def _draw_layers(axes: Any, stack: Stack) -> None:
     widest = stack.length or 1
     for number, (indices, layer) in enumerate(groups(stack)):
         seen = layer.window or layer.chunk or widest
-        name = layer.encoding if layer.rotation is None else f"{layer.encoding}, θ = {layer.rotation.base:,.10g}"
+        name = (
+            layer.encoding
+            if layer.rotation is None
+            else f"{layer.encoding}, θ = {layer.rotation.base:,.10g}"
+        )
         hatch = ("", "//", "..", "xx")[number % 4]
         label = f"{name}; {_sight(layer)}"
         axes.barh(indices, [seen] * len(indices), height=0.8, label=label, hatch=hatch)
-    axes.set(xlabel="positions a layer sees", ylabel="layer", xscale="log", xlim=(1, 2 * widest))
+    axes.set(
+        xlabel="positions a layer sees",
+        ylabel="layer",
+        xscale="log",
+        xlim=(1, 2 * widest),
+    )
     axes.invert_yaxis()
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8)
 
@@ -380,7 +511,13 @@ def _draw_waves(axes: Any, stack: Stack) -> None:
         turning = waves.isfinite()
         label = f"θ = {turn.base:,.10g}" + (f", {turn.kind}" * (turn.kind != "default"))
         axes.plot(torch.arange(len(waves))[turning], waves[turning], label=label)
-    axes.axhline(length, color="#5a5a5a", linewidth=1, linestyle=":", label=f"{length:,} positions")
+    axes.axhline(
+        length,
+        color="#5a5a5a",
+        linewidth=1,
+        linestyle=":",
+        label=f"{length:,} positions",
+    )
     axes.set(xlabel="pair of channels", ylabel="positions in a full turn", yscale="log")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8)
 
@@ -390,9 +527,6 @@ def _draw_waves(axes: Any, stack: Stack) -> None:
 
 def differences(one: Checkpoint, other: Checkpoint) -> list[str]:
     """What changes from one checkpoint to another, a line for each setting of a row of layers; none where nothing does.
-
-    Equation: none
-    Shapes: none
 
     Args:
         one: from `read`.
@@ -406,10 +540,13 @@ def differences(one: Checkpoint, other: Checkpoint) -> list[str]:
     for name in dict.fromkeys((*before, *after)):
         if name not in before or name not in after:
             lines.append(
-                f"{name}: {'none' if name not in before else 'there'} → {'none' if name in before else 'there'}"
+                f"{name}: {'none' if name not in before else 'there'} → "
+                f"{'none' if name in before else 'there'}"
             )
             continue
-        lines += [f"{name}: {line}" for line in _stack_differences(before[name], after[name])]
+        lines += [
+            f"{name}: {line}" for line in _stack_differences(before[name], after[name])
+        ]
     return lines
 
 
@@ -419,7 +556,9 @@ def _stack_differences(one: Stack, other: Stack) -> list[str]:
         lines.append(f"layers {len(one.layers)} → {len(other.layers)}")
     for name, words in (("length", "length"), ("trained", "length before scaling")):
         if getattr(one, name) != getattr(other, name):
-            lines.append(f"{words} {_value(getattr(one, name))} → {_value(getattr(other, name))}")
+            lines.append(
+                f"{words} {_value(getattr(one, name))} → {_value(getattr(other, name))}"
+            )
     lines += _changes("input", _flat(one.inputs), _flat(other.inputs))
     pairs: dict[tuple[LayerSettings, LayerSettings], list[int]] = {}
     for index, pair in enumerate(zip(one.layers, other.layers, strict=False)):
@@ -432,7 +571,10 @@ def _stack_differences(one: Stack, other: Stack) -> list[str]:
 
 def _changes(which: str, was: dict[str, Any], now: dict[str, Any]) -> list[str]:
     keys = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
-    return [f"{which}: {key} {_short(was.get(key))} → {_short(now.get(key))}" for key in keys]
+    return [
+        f"{which}: {key} {_short(was.get(key))} → {_short(now.get(key))}"
+        for key in keys
+    ]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

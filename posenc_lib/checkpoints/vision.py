@@ -1,6 +1,7 @@
 """Image towers, and models of images alone: from a configuration to the settings of each layer.
 
-What a tower's code fixes and no configuration states is written here, with the model's name.
+What a tower's code fixes and no configuration states is written here, with the model's
+name.
 """
 
 from __future__ import annotations
@@ -27,29 +28,58 @@ def llama4_tower(config: Section) -> tuple[Stack, ...]:
     size, heads = head_dim(config), config.whole("num_attention_heads")
     entry, path = uniform_entry(config)
     base = rotation(config, (entry, path), size).base
-    layer = LayerSettings("2-D RoPE", heads, size, causal=False, options=(("base", base), ("layout", "interleaved")))
-    return (_tower(config, [layer] * config.whole("num_hidden_layers"), _grid(config) + 1),)
+    layer = LayerSettings(
+        "2-D RoPE",
+        heads,
+        size,
+        causal=False,
+        options=(("base", base), ("layout", "interleaved")),
+    )
+    return (
+        _tower(config, [layer] * config.whole("num_hidden_layers"), _grid(config) + 1),
+    )
 
 
 def qwen_tower(config: Section) -> tuple[Stack, ...]:
     """The image towers of Qwen2-VL, 2.5 and 3: two-dimensional RoPE over (row, column), on some layers in windows."""
     heads = config.whole("num_attention_heads")
-    width = config.whole("embed_dim" if config.get("embed_dim") is not None else "hidden_size")
+    width = config.whole(
+        "embed_dim" if config.get("embed_dim") is not None else "hidden_size"
+    )
     if width % heads or (width // heads) % 4:
-        raise ValueError(f"{config.named('num_heads')} must leave a multiple of 4 channels a head, got {heads}")
+        raise ValueError(
+            f"{config.named('num_heads')} must leave a multiple of 4 channels a head, "
+            f"got {heads}"
+        )
     base = 1e4
     if config.get("rope_parameters"):  # in files of newer versions
-        base = rotation(config, uniform_entry(config, names={"axial": "default"}), width // heads // 2).base
-    layer = LayerSettings("2-D RoPE", heads, width // heads, causal=False, options=(("base", base), ("layout", "half")))
+        base = rotation(
+            config,
+            uniform_entry(config, names={"axial": "default"}),
+            width // heads // 2,
+        ).base
+    layer = LayerSettings(
+        "2-D RoPE",
+        heads,
+        width // heads,
+        causal=False,
+        options=(("base", base), ("layout", "half")),
+    )
     count = config.whole("depth")
     layers = [layer] * count
     if config.get("window_size") is not None:
         full = config.need("fullatt_block_indexes")
         if not isinstance(full, list):
-            raise ValueError(f"{config.named('fullatt_block_indexes')} must be a list of layers, got {full!r}")
+            raise ValueError(
+                f"{config.named('fullatt_block_indexes')} must be a list of layers, "
+                f"got {full!r}"
+            )
         side, patch = config.whole("window_size"), config.whole("patch_size")
         if side % patch:
-            raise ValueError(f"{config.named('window_size')} must be a multiple of patch_size = {patch}, got {side}")
+            raise ValueError(
+                f"{config.named('window_size')} must be a multiple of patch_size = "
+                f"{patch}, got {side}"
+            )
         local = replace(layer, patches=(side // patch, 0))
         layers = [layer if i in full else local for i in range(count)]
     tower = Stack("vision", tuple(layers), None)
@@ -57,7 +87,9 @@ def qwen_tower(config: Section) -> tuple[Stack, ...]:
         return (tower,)
     rows = config.whole("num_position_embeddings")
     note = "the learned grid is resized to each image, then RoPE turns as well"
-    return (replace(tower, inputs=InputSettings("learned", rows, width), notes=(note,)),)
+    return (
+        replace(tower, inputs=InputSettings("learned", rows, width), notes=(note,)),
+    )
 
 
 def gemma4_tower(config: Section) -> tuple[Stack, ...]:
@@ -65,30 +97,70 @@ def gemma4_tower(config: Section) -> tuple[Stack, ...]:
     size, heads = config.whole("head_dim"), config.whole("num_attention_heads")
     entry, path = uniform_entry(config, names={"axial": "default"})
     base = rotation(config, (entry, path), size // 2).base
-    layer = LayerSettings("2-D RoPE, axis by axis", heads, size, causal=False, scale=1.0, options=(("base", base),))
+    layer = LayerSettings(
+        "2-D RoPE, axis by axis",
+        heads,
+        size,
+        causal=False,
+        scale=1.0,
+        options=(("base", base),),
+    )
     rows, width = config.whole("position_embedding_size"), config.whole("hidden_size")
     layers = (layer,) * config.whole("num_hidden_layers")
-    return (Stack("vision", layers, rows, inputs=InputSettings("learned, one table an axis", rows, width)),)
+    return (
+        Stack(
+            "vision",
+            layers,
+            rows,
+            inputs=InputSettings("learned, one table an axis", rows, width),
+        ),
+    )
 
 
 def swin(config: Section) -> tuple[Stack, ...]:
     """Swin: windows of patches, shifted in every other layer, and a learned bias for each offset within one."""
-    config.only("use_absolute_embeddings", (False,), "its learned table is not modelled here")
-    depths, heads, side = config.need("depths"), config.need("num_heads"), config.whole("window_size")
-    if not isinstance(depths, list) or not isinstance(heads, list) or len(depths) != len(heads):
-        raise ValueError(f"{config.named('num_heads')} must be a list as long as depths = {depths!r}, got {heads!r}")
-    width, resolution = config.whole("embed_dim"), config.whole("image_size") // config.whole("patch_size")
+    config.only(
+        "use_absolute_embeddings", (False,), "its learned table is not modelled here"
+    )
+    depths, heads, side = (
+        config.need("depths"),
+        config.need("num_heads"),
+        config.whole("window_size"),
+    )
+    if (
+        not isinstance(depths, list)
+        or not isinstance(heads, list)
+        or len(depths) != len(heads)
+    ):
+        raise ValueError(
+            f"{config.named('num_heads')} must be a list as long as depths = "
+            f"{depths!r}, got {heads!r}"
+        )
+    width, resolution = (
+        config.whole("embed_dim"),
+        config.whole("image_size") // config.whole("patch_size"),
+    )
     layers, patches = [], resolution**2
     for stage, (depth, count) in enumerate(zip(depths, heads, strict=True)):
         if (width << stage) % count:
-            raise ValueError(f"{config.named('num_heads')}[{stage}] must divide {width << stage}, got {count}")
+            raise ValueError(
+                f"{config.named('num_heads')}[{stage}] must divide {width << stage}, "
+                f"got {count}"
+            )
         for i in range(depth):
             inside = min(side, resolution)
             shift = side // 2 if i % 2 and resolution > side else 0
             window = (("window", (inside, inside)),)
             size = (width << stage) // count
             layers.append(
-                LayerSettings("window bias", count, size, patches=(inside, shift), causal=False, options=window)
+                LayerSettings(
+                    "window bias",
+                    count,
+                    size,
+                    patches=(inside, shift),
+                    causal=False,
+                    options=window,
+                )
             )
         resolution = (resolution + 1) // 2  # two by two patches become one
     return (Stack("vision", tuple(layers), patches),)
@@ -97,7 +169,10 @@ def swin(config: Section) -> tuple[Stack, ...]:
 def _grid(config: Section) -> int:
     image, patch = config.whole("image_size"), config.whole("patch_size")
     if image % patch:
-        raise ValueError(f"{config.named('image_size')} must be a multiple of patch_size = {patch}, got {image}")
+        raise ValueError(
+            f"{config.named('image_size')} must be a multiple of patch_size = {patch}, "
+            f"got {image}"
+        )
     return (image // patch) ** 2
 
 
@@ -107,16 +182,28 @@ def _tower(config: Section, layers: list[LayerSettings], rows: int) -> Stack:
 
 
 def _patches(config: Section, *, class_tokens: int) -> tuple[Stack, ...]:
-    layer = LayerSettings("NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False)
-    return (_tower(config, [layer] * config.whole("num_hidden_layers"), _grid(config) + class_tokens),)
+    layer = LayerSettings(
+        "NoPE", config.whole("num_attention_heads"), head_dim(config), causal=False
+    )
+    return (
+        _tower(
+            config,
+            [layer] * config.whole("num_hidden_layers"),
+            _grid(config) + class_tokens,
+        ),
+    )
 
 
 TOWERS: dict[str, Callable[[Section], tuple[Stack, ...]]] = {
     "siglip_vision_model": siglip_tower,
     "llama4_vision_model": llama4_tower,
     "gemma4_vision": gemma4_tower,
-    **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision", "qwen2_5_vl", "qwen2_5_vl_vision"), qwen_tower),
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_vision", "qwen2_5_omni_vision_encoder"), qwen_tower),
+    **dict.fromkeys(
+        ("qwen2_vl", "qwen2_vl_vision", "qwen2_5_vl", "qwen2_5_vl_vision"), qwen_tower
+    ),
+    **dict.fromkeys(
+        ("qwen3_vl", "qwen3_vl_vision", "qwen2_5_omni_vision_encoder"), qwen_tower
+    ),
 }
 
 
@@ -127,5 +214,8 @@ def image_tower(config: Section) -> tuple[Stack, ...]:
     tower = config.section("vision_config")
     kind = tower.get("model_type") or config.get("model_type")
     if not isinstance(kind, str) or kind not in TOWERS:
-        raise ValueError(f"{tower.named('model_type')} must be one of {', '.join(map(repr, TOWERS))}; got {kind!r}")
+        raise ValueError(
+            f"{tower.named('model_type')} must be one of "
+            f"{', '.join(map(repr, TOWERS))}; got {kind!r}"
+        )
     return TOWERS[kind](tower)

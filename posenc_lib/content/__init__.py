@@ -13,7 +13,12 @@ from posenc_lib.content.deberta import (
 from posenc_lib.content.forgetting import ForgetGate, path_sums
 from posenc_lib.content.path import PaTH, path_scores
 from posenc_lib.content.relative_logits import RelativeLogits
-from posenc_lib.content.shaw import Shaw, clipped_index, relative_key_query_scores, relative_key_scores
+from posenc_lib.content.shaw import (
+    Shaw,
+    clipped_index,
+    relative_key_query_scores,
+    relative_key_scores,
+)
 from posenc_lib.content.transformer_xl import TransformerXL, relative_shift
 from posenc_lib.content.tupe import TUPE, untie_cls
 

@@ -9,32 +9,28 @@ from posenc_lib import _checks
 from posenc_lib.positions import relative
 
 
-def operands(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+def operands(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+) -> tuple[Tensor, Tensor, torch.dtype]:
     """q and k in float32 at least, checked against one another and their positions; and the dtype of the result."""
     _checks.equal_heads(q, k)
-    for name, positions, x in (("q_positions", q_positions, q), ("k_positions", k_positions, k)):
+    for name, positions, x in (
+        ("q_positions", q_positions, q),
+        ("k_positions", k_positions, k),
+    ):
         _checks.token_positions(name, positions, batch=x.shape[0], length=x.shape[2])
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     return q.to(compute), k.to(compute), torch.promote_types(q.dtype, k.dtype)
-
-
-def hidden_states(name: str, x: Tensor | None, dim: int, positions_name: str, positions: Tensor) -> Tensor:
-    """Hidden states (B, T, D) in float32 at least, one for each position."""
-    if x is None:
-        raise TypeError(
-            f"{name} must be given, because this encoding depends on hidden states: attention(..., {name}=…)"
-        )
-    if _checks.floating_tensor(name, x, least_dims=3).dim() != 3 or x.shape[-1] != dim:
-        raise ValueError(f"{name} must have shape (B, T, D) with D = {dim}, got {tuple(x.shape)}")
-    _checks.token_positions(positions_name, positions, batch=x.shape[0], length=x.shape[1])
-    return x.to(_checks.at_least_float32(x.dtype))
 
 
 def integer_relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """`positions.relative` for encodings whose distances are rows of a table."""
     r = relative(q_positions, k_positions)
     if r.is_floating_point():
-        raise TypeError(f"q_positions and k_positions must be integers, whose difference is a row; got {r.dtype}")
+        raise TypeError(
+            "q_positions and k_positions must be integers, whose difference is a row; "
+            f"got {r.dtype}"
+        )
     return r
 
 
@@ -51,7 +47,8 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def document_numbers(k_positions: Tensor) -> Tensor:
     """Documents along the key axis, (..., Tk): one begins wherever the position does not grow.
 
-    With it, sums along the axis stop at the ends of packed documents, and padding counts for nothing.
+    With it, sums along the axis stop at the ends of packed documents, and padding
+    counts for nothing.
     """
     restarts = k_positions[..., 1:] <= k_positions[..., :-1]
     return torch.nn.functional.pad(restarts.to(torch.int64), (1, 0)).cumsum(-1)

@@ -13,10 +13,12 @@ from posenc_lib.content._rows import integer_relative, operands, select, split_h
 def deberta_index(q_positions: Tensor, k_positions: Tensor, span: int) -> Tensor:
     """DeBERTa's relative distance as a row of its table.
 
-    Equation: δ(m, n) = clip(m − n + K, 0, 2K − 1)      (he2021 eq. 3; query − key, unlike `relative`)
+    Equation: δ(m, n) = clip(m − n + K, 0, 2K − 1)      (he2021 eq. 3; query − key,
+        unlike `relative`)
     Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
 
-    The ends are not alike: rows 0 … 2K − 1 are distances −K … K − 1, so the far past shares row 2K − 1 from K − 1 on.
+    The ends are not alike: rows 0 … 2K − 1 are distances −K … K − 1, so the far past
+    shares row 2K − 1 from K − 1 on.
 
     Args:
         q_positions: positions m, integers.
@@ -24,7 +26,8 @@ def deberta_index(q_positions: Tensor, k_positions: Tensor, span: int) -> Tensor
         span: K, at least 1; the table has 2K rows.
 
     Raises:
-        TypeError, ValueError: `span` below 1; positions that are no integers, then as `positions.relative`.
+        TypeError, ValueError: `span` below 1; positions that are no integers, then as
+            `positions.relative`.
 
     Source: he2021
     Chapter: 07
@@ -33,15 +36,18 @@ def deberta_index(q_positions: Tensor, k_positions: Tensor, span: int) -> Tensor
     return (span - integer_relative(q_positions, k_positions)).clamp(0, 2 * span - 1)
 
 
-def deberta_log_bucket(distance: Tensor, *, num_buckets: int, max_distance: int) -> Tensor:
+def deberta_log_bucket(
+    distance: Tensor, *, num_buckets: int, max_distance: int
+) -> Tensor:
     """DeBERTa-v2's buckets: every distance its own up to B/2, then geometric steps up to max_distance.
 
-    Equation: β(r) = r for |r| ≤ E = B/2, else sign(r) min(B, E + ⌈(E − 1) ln(|r|/E) / ln((M − 1)/E)⌉)
-        (released code of he2021's version 2, without the minimum)
+    Equation: β(r) = r for |r| ≤ E = B/2, else sign(r) min(B, E + ⌈(E − 1) ln(|r|/E) /
+        ln((M − 1)/E)⌉) (released code of he2021's version 2, without the minimum)
     Shapes: integers of any shape → the same shape, int64, values −B … B
 
-    Computed in whole numbers: bucket E + j ends at the largest r with r^(E−1) E^j ≤ (M−1)^j E^(E−1). The length of the
-    sequence plays no part. The released code counts on beyond B for |r| > M; δ, with K = B, cuts that off all the same.
+    Computed in whole numbers: bucket E + j ends at the largest r with r^(E−1) E^j ≤
+    (M−1)^j E^(E−1). The length of the sequence plays no part. The released code counts
+    on beyond B for |r| > M; δ, with K = B, cuts that off all the same.
 
     Args:
         distance: r = query − key, integers.
@@ -64,10 +70,14 @@ def deberta_log_bucket(distance: Tensor, *, num_buckets: int, max_distance: int)
     starts = list(range(exact + 1))  # the smallest distance in each bucket
     last = exact
     for j in range(exact):
-        while (last + 1) ** (exact - 1) * exact**j <= (max_distance - 1) ** j * exact ** (exact - 1):
+        while (last + 1) ** (exact - 1) * exact**j <= (
+            max_distance - 1
+        ) ** j * exact ** (exact - 1):
             last += 1
         starts.append(last + 1)
-    bucket = torch.bucketize(r.abs(), torch.tensor(starts, device=r.device), right=True) - 1
+    bucket = (
+        torch.bucketize(r.abs(), torch.tensor(starts, device=r.device), right=True) - 1
+    )
     return r.sign() * bucket
 
 
@@ -82,13 +92,16 @@ def deberta_scores(
 ) -> Tensor:
     """DeBERTa's score as the paper writes it: content meets content, content meets position, position meets content.
 
-    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(n,m)}      (he2021 eq. 4; unscaled, the scale is 1/√(3d))
+    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(n,m)}      (he2021 eq. 4;
+        unscaled, the scale is 1/√(3d))
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d), both tables (H, 2K, d) → (B, H, Tq, Tk)
 
-    The third term looks from the key at the query: δ(n, m), other way round. See `deberta_released_scores`.
+    The third term looks from the key at the query: δ(n, m), other way round. See
+    `deberta_released_scores`.
 
     Args:
-        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; the positions are integers.
+        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; the
+            positions are integers.
         position_keys: Kʳ = P W_{k,r}, one row for each δ (`DeBERTa.tables`).
         position_queries: Qʳ = P W_{q,r}.
 
@@ -100,8 +113,19 @@ def deberta_scores(
     """
     span = _span(q, position_keys, position_queries)
     index = deberta_index(q_positions, k_positions, span)
-    seen_from_key = deberta_index(k_positions, q_positions, span).mT  # δ(n, m) at [m, n]
-    return _disentangled(q, k, q_positions, k_positions, index, seen_from_key, position_keys, position_queries)
+    seen_from_key = deberta_index(
+        k_positions, q_positions, span
+    ).mT  # δ(n, m) at [m, n]
+    return _disentangled(
+        q,
+        k,
+        q_positions,
+        k_positions,
+        index,
+        seen_from_key,
+        position_keys,
+        position_queries,
+    )
 
 
 def deberta_released_scores(
@@ -115,14 +139,16 @@ def deberta_released_scores(
 ) -> Tensor:
     """DeBERTa's score as the released code computes it: δ(m, n) in the third term too.
 
-    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(m,n)}      (read in the released code; unscaled)
+    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(m,n)}      (read in the
+        released code; unscaled)
     Shapes: as `deberta_scores`
 
-    The checkpoints need this one. For training from scratch it is the paper's model with the rows of Qʳ in the other
-    order, except that δ's uneven ends change sides.
+    The checkpoints need this one. For training from scratch it is the paper's model
+    with the rows of Qʳ in the other order, except that δ's uneven ends change sides.
 
     Args:
-        q, k, q_positions, k_positions, position_keys, position_queries: as in `deberta_scores`.
+        q, k, q_positions, k_positions, position_keys, position_queries: as in
+            `deberta_scores`.
 
     Raises:
         TypeError, ValueError: as `deberta_scores`.
@@ -130,8 +156,12 @@ def deberta_released_scores(
     Source: he2021
     Chapter: 07
     """
-    index = deberta_index(q_positions, k_positions, _span(q, position_keys, position_queries))
-    return _disentangled(q, k, q_positions, k_positions, index, index, position_keys, position_queries)
+    index = deberta_index(
+        q_positions, k_positions, _span(q, position_keys, position_queries)
+    )
+    return _disentangled(
+        q, k, q_positions, k_positions, index, index, position_keys, position_queries
+    )
 
 
 def deberta_v2_scores(
@@ -146,14 +176,17 @@ def deberta_v2_scores(
 ) -> Tensor:
     """DeBERTa-v2's and v3's score: the released one, with distances in logarithmic buckets.
 
-    Equation: as `deberta_released_scores` with δ(m, n) = clip(β(m − n) + K, 0, 2K − 1), β of K buckets
+    Equation: as `deberta_released_scores` with δ(m, n) = clip(β(m − n) + K, 0, 2K − 1),
+        β of K buckets
     Shapes: as `deberta_scores`
 
-    transformers 5.24 swaps two arguments on the way to the third term, which is harmless only while Tq = Tk.
+    transformers 5.24 swaps two arguments on the way to the third term, which is
+    harmless only while Tq = Tk.
 
     Args:
-        q, k, q_positions, k_positions, position_keys, position_queries: as in `deberta_scores`; K is the number of
-            buckets. Version 2 makes both tables with the layer's own key and query projections, biases included.
+        q, k, q_positions, k_positions, position_keys, position_queries: as in
+            `deberta_scores`; K is the number of buckets. Version 2 makes both tables
+            with the layer's own key and query projections, biases included.
         max_distance: M of `deberta_log_bucket`.
 
     Raises:
@@ -166,7 +199,9 @@ def deberta_v2_scores(
     distance = -integer_relative(q_positions, k_positions)
     bucket = deberta_log_bucket(distance, num_buckets=span, max_distance=max_distance)
     index = (bucket + span).clamp(0, 2 * span - 1)
-    return _disentangled(q, k, q_positions, k_positions, index, index, position_keys, position_queries)
+    return _disentangled(
+        q, k, q_positions, k_positions, index, index, position_keys, position_queries
+    )
 
 
 def _disentangled(
@@ -189,24 +224,39 @@ def _disentangled(
 def _span(q: Tensor, position_keys: Tensor, position_queries: Tensor) -> int:
     """K, after a check of the two tables."""
     heads, dim = _checks.floating_tensor("q", q, least_dims=4).shape[1], q.shape[-1]
-    for name, table in (("position_keys", position_keys), ("position_queries", position_queries)):
+    for name, table in (
+        ("position_keys", position_keys),
+        ("position_queries", position_queries),
+    ):
         shape = tuple(_checks.floating_tensor(name, table, least_dims=3).shape)
-        if len(shape) != 3 or (shape[0], shape[2]) != (heads, dim) or shape[1] % 2 or shape[1] == 0:
-            raise ValueError(f"{name} must have shape ({heads}, 2K, {dim}), got {shape}")
+        if (
+            len(shape) != 3
+            or (shape[0], shape[2]) != (heads, dim)
+            or shape[1] % 2
+            or shape[1] == 0
+        ):
+            raise ValueError(
+                f"{name} must have shape ({heads}, 2K, {dim}), got {shape}"
+            )
     if position_keys.shape != position_queries.shape:
         rows = position_keys.shape[1], position_queries.shape[1]
-        raise ValueError(f"position_keys and position_queries must have as many rows, got {rows[0]} and {rows[1]}")
+        raise ValueError(
+            f"position_keys and position_queries must have as many rows, got {rows[0]} "
+            f"and {rows[1]}"
+        )
     return position_keys.shape[1] // 2
 
 
 class DeBERTa(nn.Module):
     """DeBERTa's parameters: one table of distances, and its projections to keys and queries.
 
-    Equation: Kʳ = P W_{k,r},  Qʳ = P W_{q,r};  `scores` is the paper's, `deberta_scores`
-    Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk), unscaled: the scheme sets scale = 1/√(3d)
+    Equation: Kʳ = P W_{k,r},  Qʳ = P W_{q,r};  `scores` is the paper's,
+        `deberta_scores`
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk), unscaled: the scheme sets
+        scale = 1/√(3d)
 
-    P is shared by all layers, the projections are not. Absolute positions enter only before the last softmax of the
-    language model, which is not this module's business.
+    P is shared by all layers, the projections are not. Absolute positions enter only
+    before the last softmax of the language model, which is not this module's business.
 
     Args:
         heads: H.
@@ -217,7 +267,8 @@ class DeBERTa(nn.Module):
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: sizes that are no ints of at least 1; when called, as `deberta_scores`.
+        TypeError, ValueError: sizes that are not integers ≥ 1; when called, as
+            `deberta_scores`.
 
     Source: he2021
     Chapter: 07
@@ -242,9 +293,16 @@ class DeBERTa(nn.Module):
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """Kʳ and Qʳ, (H, 2K, d) each."""
-        keys, queries = (split_heads(self.table @ w.mT, self.heads) for w in (self.key_weight, self.query_weight))
+        keys, queries = (
+            split_heads(self.table @ w.mT, self.heads)
+            for w in (self.key_weight, self.query_weight)
+        )
         return keys, queries
 
-    def scores(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def scores(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
         keys, queries = self.tables()
-        return deberta_scores(q, k, q_positions, k_positions, position_keys=keys, position_queries=queries)
+        return deberta_scores(
+            q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
+        )

@@ -6,27 +6,32 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.content._rows import hidden_states, integer_relative, select
+from posenc_lib._torch import values_known
+from posenc_lib.content._rows import integer_relative, select
 
 
 def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """What the tokens after a key, up to the query, add up to.
 
-    Equation: D_mn = Σ_{l=n+1}^{m} a_l = C_m − C_n,  C the running sum of a      (lin2025 §3)
+    Equation: D_mn = Σ_{l=n+1}^{m} a_l = C_m − C_n,  C the running sum of a
+        (lin2025 §3)
     Shapes: steps (B, H, Tk) → (B, H, Tq, Tk)
 
-    The query's own token is a key, and the one m − n places after key n: that holds with a cache, behind left padding,
-    and in each document of a packed row. Pairs from different documents and keys after the query get a number that
-    means nothing; mask them. The difference costs |C| roundings of the dtype: keep it float32 or better.
+    The query's own token is a key, and the one m − n places after key n: that holds
+    with a cache, behind left padding, and in each document of a packed row. Pairs from
+    different documents and keys after the query get a number that means nothing; mask
+    them. The difference costs |C| roundings of the dtype: keep it float32 or better.
 
     Args:
         steps: a_l of each key, at least float32.
-        q_positions: positions m of the queries, integers; each is also the position of a key.
+        q_positions: positions m of the queries, integers; each is also the position of
+            a key.
         k_positions: positions n of the keys, consecutive integers within a document.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit, positions that are no integers. On plain CPU tensors: a key
-            missing between two others, or a query that is not among the keys; elsewhere that is the caller's to keep.
+        TypeError, ValueError: shapes that don't fit, positions that are no integers. On
+            plain CPU tensors: a key missing between two others, or a query that is not
+            among the keys; elsewhere that is the caller's to keep.
 
     Source: lin2025
     Chapter: 07
@@ -35,33 +40,42 @@ def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor
     _checks.token_positions("k_positions", k_positions, batch=shape[0], length=shape[2])
     k_positions = _checks.attention_positions("k_positions", k_positions)
     r = integer_relative(q_positions, k_positions)  # n − m: (Tq, Tk) or (B, 1, Tq, Tk)
-    if _checks.readable(r):
+    if values_known(r):
         gaps = k_positions.diff() > 1
         if bool(gaps.any()):
             raise ValueError(
-                "k_positions must be consecutive within a document, or the steps of missing keys are lost; "
+                "k_positions must be consecutive within a document, or the steps of "
+                "missing keys are lost; "
                 f"got a jump after {k_positions[..., :-1][gaps][0].item()}"
             )
         alone = ~(r == 0).any(-1).reshape(-1, r.shape[-2])  # (1 or B, Tq)
         if bool(alone.any()):
             raise ValueError(
-                "q_positions must all be positions of keys too, since the query's own step counts; "
+                "q_positions must all be positions of keys too, since the query's own "
+                "step counts; "
                 f"got {q_positions.expand(alone.shape)[alone][0].item()}"
             )
-    totals = steps.to(_checks.at_least_float32(steps.dtype)).cumsum(-1)[:, :, None]  # (B, H, 1, Tk)
-    own = (torch.arange(shape[2], device=r.device) - r).clamp(0, shape[2] - 1)  # where query m is, seen from key n
+    totals = steps.to(_checks.at_least_float32(steps.dtype)).cumsum(-1)[
+        :, :, None
+    ]  # (B, H, 1, Tk)
+    own = (torch.arange(shape[2], device=r.device) - r).clamp(
+        0, shape[2] - 1
+    )  # where query m is, seen from key n
     return select(totals.expand(-1, -1, own.shape[-2], -1), own) - totals
 
 
 class ForgetGate(nn.Module):
     """Forgetting Transformer: each token decides, from its content, how much of everything before it is forgotten.
 
-    Equation: e_mn = q_mᵀ k_n / √d + Σ_{l=n+1}^{m} log f_l,  f_l = σ(w_hᵀ x_l + b_h)      (lin2025 §3)
+    Equation: e_mn = q_mᵀ k_n / √d + Σ_{l=n+1}^{m} log f_l,  f_l = σ(w_hᵀ x_l + b_h)
+        (lin2025 §3)
     Shapes: k_x (B, Tk, D) → bias (B, H, Tq, Tk)
 
-    A gate that ignores x is ALiBi with slope −log σ(b_h). The sum begins after the key: its own gate is not in it.
-    With a cache keep k_x, or the gates, of all keys: a sum over the new tokens alone forgets nothing older. CABLE
-    (veisi2025) adds −softplus(z_l) up in place of log σ(z_l) in its released code: the same bias, with z negated.
+    A gate that ignores x is ALiBi with slope −log σ(b_h). The sum begins after the key:
+    its own gate is not in it. With a cache keep k_x, or the gates, of all keys: a sum
+    over the new tokens alone forgets nothing older. CABLE (veisi2025) adds
+    −softplus(z_l) up in place of log σ(z_l) in its released code: the same bias, with z
+    negated.
 
     Args:
         dim: D, width of the hidden states.
@@ -70,24 +84,42 @@ class ForgetGate(nn.Module):
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: sizes that are no ints of at least 1. When called: no k_x, or one of another shape;
-            positions as in `path_sums`.
+        TypeError, ValueError: sizes that are not integers ≥ 1. When called: no k_x, or
+            one of another shape; positions as in `path_sums`.
 
     Source: lin2025, veisi2025
     Chapter: 07
     """
 
-    def __init__(self, dim: int, heads: int, *, std: float = 0.02, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         _checks.whole_number("dim", dim, least=1)
         _checks.whole_number("heads", heads, least=1)
         self.weight = nn.Parameter(torch.empty(heads, dim))
-        nn.init.normal_(self.weight, std=_checks.positive("std", std), generator=generator)
+        nn.init.normal_(
+            self.weight, std=_checks.positive("std", std), generator=generator
+        )
         self.bias = nn.Parameter(torch.zeros(heads))
 
     def forward(
-        self, q_positions: Tensor, k_positions: Tensor, *, q_x: Tensor | None = None, k_x: Tensor | None = None
+        self,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        *,
+        q_x: Tensor | None = None,
+        k_x: Tensor | None = None,
     ) -> Tensor:
-        x = hidden_states("k_x", k_x, self.weight.shape[1], "k_positions", k_positions)
+        x = _checks.hidden_states(
+            "k_x", k_x, self.weight.shape[1], "k_positions", k_positions
+        )
         logits = x @ self.weight.to(x.dtype).mT + self.bias.to(x.dtype)  # (B, Tk, H)
-        return path_sums(torch.nn.functional.logsigmoid(logits).mT, q_positions, k_positions)
+        return path_sums(
+            torch.nn.functional.logsigmoid(logits).mT, q_positions, k_positions
+        )

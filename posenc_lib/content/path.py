@@ -7,25 +7,37 @@ from torch import Tensor, nn
 
 from posenc_lib import _checks
 from posenc_lib._draws import normal
-from posenc_lib.content._rows import document_numbers, hidden_states, operands, split_heads
+from posenc_lib.content._rows import document_numbers, operands, split_heads
 from posenc_lib.positions import relative
 
 
-def path_scores(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, w: Tensor, beta: Tensor) -> Tensor:
+def path_scores(
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    w: Tensor,
+    beta: Tensor,
+) -> Tensor:
     """PaTH's score for given reflections: the key passes through those of all later tokens, up to the query's own.
 
-    Equation: s_mn = k_nᵀ H_{n+1} H_{n+2} ⋯ H_m q_m,  H_t = I − β_t w_t w_tᵀ      (yang2025p; unscaled)
+    Equation: s_mn = k_nᵀ H_{n+1} H_{n+2} ⋯ H_m q_m,  H_t = I − β_t w_t w_tᵀ
+        (yang2025p; unscaled)
     Shapes: q (B, H, Tq, d), k and w (B, H, Tk, d), beta (B, H, Tk) → (B, H, Tq, Tk)
 
-    The key meets H_{n+1} first and H_m last. What reflection t takes away from key n is w_t x_tn, and
-    x_tn = β_t w_tᵀ (k_n − Σ_{n<s<t} w_s x_sn): a triangular system, solved for all keys at once. Then
-    s_mn = q_mᵀ k_n − Σ_{n<t≤m} q_mᵀ w_t x_tn. (Checked against the equation, product by product, in the tests.)
+    The key meets H_{n+1} first and H_m last. What reflection t takes away from key n is
+    w_t x_tn, and x_tn = β_t w_tᵀ (k_n − Σ_{n<s<t} w_s x_sn): a triangular system,
+    solved for all keys at once. Then s_mn = q_mᵀ k_n − Σ_{n<t≤m} q_mᵀ w_t x_tn.
+    (Checked against the equation, product by product, in the tests.)
 
     Args:
-        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; keys lie in the order of their positions,
-            and a position that does not grow begins a new document, whose reflections are its own.
+        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; keys lie
+            in the order of their positions, and a position that does not grow begins a
+            new document, whose reflections are its own.
         w: w_t of each key, of length 1.
-        beta: β_t of each key, 0 … 2: 0 is no reflection, 2 a Householder reflection. With all 0, NoPE.
+        beta: β_t of each key, 0 … 2: 0 is no reflection, 2 a Householder reflection.
+            With all 0, NoPE.
 
     Raises:
         TypeError, ValueError: shapes that don't fit.
@@ -35,16 +47,32 @@ def path_scores(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, 
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
     if _checks.floating_tensor("w", w, least_dims=4).shape != k.shape:
-        raise ValueError(f"w must have k's shape {tuple(k.shape)}, got {tuple(w.shape)}")
+        raise ValueError(
+            f"w must have k's shape {tuple(k.shape)}, got {tuple(w.shape)}"
+        )
     if _checks.floating_tensor("beta", beta, least_dims=3).shape != k.shape[:3]:
-        raise ValueError(f"beta must have shape {tuple(k.shape[:3])}, got {tuple(beta.shape)}")
-    w, strength = w.to(q.dtype), beta.to(q.dtype)[..., None]  # (B, H, Tk, d), (B, H, Tk, 1)
+        raise ValueError(
+            f"beta must have shape {tuple(k.shape[:3])}, got {tuple(beta.shape)}"
+        )
+    w, strength = (
+        w.to(q.dtype),
+        beta.to(q.dtype)[..., None],
+    )  # (B, H, Tk, d), (B, H, Tk, 1)
     number = document_numbers(k_positions)
     together = number[..., :, None] == number[..., None, :]  # (Tk, Tk) or (B, Tk, Tk)
-    later = (together if together.dim() == 2 else together[:, None]).tril(-1)  # [t, n]: t comes after n, same document
-    system = torch.eye(k.shape[2], dtype=q.dtype, device=q.device) + strength * (w @ w.mT) * later
-    taken = torch.linalg.solve_triangular(system, strength * (w @ k.mT) * later, upper=False)  # x: (B, H, Tk, Tk)
-    met = (q @ w.mT).masked_fill(relative(q_positions, k_positions) > 0, 0)  # q_mᵀ w_t for t ≤ m
+    later = (together if together.dim() == 2 else together[:, None]).tril(
+        -1
+    )  # [t, n]: t comes after n, same document
+    system = (
+        torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
+        + strength * (w @ w.mT) * later
+    )
+    taken = torch.linalg.solve_triangular(
+        system, strength * (w @ k.mT) * later, upper=False
+    )  # x: (B, H, Tk, Tk)
+    met = (q @ w.mT).masked_fill(
+        relative(q_positions, k_positions) > 0, 0
+    )  # q_mᵀ w_t for t ≤ m
     scores: Tensor = q @ k.mT - met @ taken
     return scores.to(dtype)
 
@@ -52,12 +80,12 @@ def path_scores(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, 
 class PaTH(nn.Module):
     """PaTH: relative position is a product of reflections, which the tokens in between choose.
 
-    Equation: w_t = W_up W_down x_t / ‖·‖,  β_t = 2 σ(w_βᵀ x_t + b_β) in each head; the score is `path_scores`
-        (yang2025p; the maps as in the authors' code)
+    Equation: w_t = W_up W_down x_t / ‖·‖,  β_t = 2 σ(w_βᵀ x_t + b_β) in each head; the
+        score is `path_scores` (yang2025p; the maps as in the authors' code)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d), k_x (B, Tk, D) → (B, H, Tq, Tk)
 
-    The authors' layer also sends w through a short convolution along the tokens before it is normalised, and shares w
-    between the queries of a group; neither is done here.
+    The authors' layer also sends w through a short convolution along the tokens before
+    it is normalised, and shares w between the queries of a group; neither is done here.
 
     Args:
         dim: D, width of the hidden states.
@@ -68,7 +96,8 @@ class PaTH(nn.Module):
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: sizes that are no ints of at least 1; when called, no k_x, or shapes that don't fit.
+        TypeError, ValueError: sizes that are not integers ≥ 1; when called, no k_x, or
+            shapes that don't fit.
 
     Source: yang2025p
     Chapter: 07
@@ -93,7 +122,12 @@ class PaTH(nn.Module):
 
     def reflections(self, k_x: Tensor) -> tuple[Tensor, Tensor]:
         """w (B, H, T, d) and beta (B, H, T) from hidden states (B, T, D)."""
-        parameters = (self.down_weight, self.up_weight, self.beta_weight, self.beta_bias)
+        parameters = (
+            self.down_weight,
+            self.up_weight,
+            self.beta_weight,
+            self.beta_bias,
+        )
         down, up, weight, bias = (p.to(k_x.dtype) for p in parameters)
         w = split_heads(k_x @ down.mT @ up.mT, weight.shape[0])
         beta = 2 * (k_x @ weight.mT + bias).sigmoid().mT
@@ -109,5 +143,9 @@ class PaTH(nn.Module):
         q_x: Tensor | None = None,
         k_x: Tensor | None = None,
     ) -> Tensor:
-        w, beta = self.reflections(hidden_states("k_x", k_x, self.down_weight.shape[1], "k_positions", k_positions))
+        w, beta = self.reflections(
+            _checks.hidden_states(
+                "k_x", k_x, self.down_weight.shape[1], "k_positions", k_positions
+            )
+        )
         return path_scores(q, k, q_positions, k_positions, w=w, beta=beta)

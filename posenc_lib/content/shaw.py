@@ -9,11 +9,15 @@ from posenc_lib import _checks
 from posenc_lib.content._rows import integer_relative, operands, select
 
 
-def clipped_index(q_positions: Tensor, k_positions: Tensor, *, left: int, right: int) -> Tensor:
+def clipped_index(
+    q_positions: Tensor, k_positions: Tensor, *, left: int, right: int
+) -> Tensor:
     """The row of a table of relative vectors: all distances beyond the ends share the last row.
 
-    Equation: c = clip(n − m, −left, right) + left      (shaw2018 §3.2: left = right = K)
-    Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk); int64, values 0 … left + right
+    Equation: c = clip(n − m, −left, right) + left      (shaw2018 §3.2: left = right =
+        K)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk); int64, values 0
+        … left + right
 
     Args:
         q_positions: positions m of the queries, integers.
@@ -22,7 +26,8 @@ def clipped_index(q_positions: Tensor, k_positions: Tensor, *, left: int, right:
         right: the same for the future.
 
     Raises:
-        TypeError, ValueError: positions that are no integers, then as `positions.relative`; a negative end.
+        TypeError, ValueError: positions that are no integers, then as
+            `positions.relative`; a negative end.
 
     Source: shaw2018
     Chapter: 07
@@ -33,38 +38,59 @@ def clipped_index(q_positions: Tensor, k_positions: Tensor, *, left: int, right:
 
 
 def relative_key_scores(
-    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, table: Tensor, left: int
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    table: Tensor,
+    left: int,
 ) -> Tensor:
     """Shaw's key term for a given table: the query also meets a vector that stands for the distance.
 
-    Equation: s_mn = q_mᵀ (k_n + a_c),  c = clip(n − m, −left, right) + left      (shaw2018 eq. 4, 5; unscaled)
-    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), table (left + 1 + right, d) → (B, H, Tq, Tk)
+    Equation: s_mn = q_mᵀ (k_n + a_c),  c = clip(n − m, −left, right) + left
+        (shaw2018 eq. 4, 5; unscaled)
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), table (left + 1 + right, d) → (B, H, Tq,
+        Tk)
 
-    q meets all R rows first, (B, H, Tq, R), and then each pair picks its own: no (Tq, Tk, d) tensor is made. BERT's
-    `relative_key` counts query minus key: it is this with the rows reversed, left = right = max_positions − 1.
+    q meets all R rows first, (B, H, Tq, R), and then each pair picks its own: no (Tq,
+    Tk, d) tensor is made. BERT's `relative_key` counts query minus key: it is this with
+    the rows reversed, left = right = max_positions − 1.
 
     Args:
-        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; the positions are integers.
+        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; the
+            positions are integers.
         table: row left + r holds the vector of distance r = n − m.
-        left: as in `clipped_index`; the other end is what the table leaves, rows − 1 − left.
+        left: as in `clipped_index`; the other end is what the table leaves, rows − 1 −
+            left.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit; positions that are no integers; `left` beyond the table.
+        TypeError, ValueError: shapes that don't fit; positions that are no integers;
+            `left` beyond the table.
 
     Source: shaw2018
     Chapter: 07
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
-    index = clipped_index(q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left))
+    index = clipped_index(
+        q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left)
+    )
     return (q @ k.mT + select(q @ table.to(q.dtype).mT, index)).to(dtype)
 
 
 def relative_key_query_scores(
-    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, table: Tensor, left: int
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    table: Tensor,
+    left: int,
 ) -> Tensor:
     """BERT's `relative_key_query`: the vector of the distance meets the query and the key.
 
-    Equation: s_mn = q_mᵀ k_n + q_mᵀ a_c + k_nᵀ a_c,  c as in `clipped_index`      (huang2020 method 4; unscaled)
+    Equation: s_mn = q_mᵀ k_n + q_mᵀ a_c + k_nᵀ a_c,  c as in `clipped_index`
+        (huang2020 method 4; unscaled)
     Shapes: as `relative_key_scores`
 
     Args:
@@ -77,45 +103,63 @@ def relative_key_query_scores(
     Chapter: 07
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
-    of_query = relative_key_scores(q, k, q_positions, k_positions, table=table, left=left)
-    index = clipped_index(q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left))
-    of_key = select(k @ table.to(k.dtype).mT, index.mT)  # (B, H, Tk, Tq): picked along the keys, then turned
+    of_query = relative_key_scores(
+        q, k, q_positions, k_positions, table=table, left=left
+    )
+    index = clipped_index(
+        q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left)
+    )
+    of_key = select(
+        k @ table.to(k.dtype).mT, index.mT
+    )  # (B, H, Tk, Tq): picked along the keys, then turned
     return (of_query + of_key.mT).to(dtype)
 
 
 def _right(table: Tensor, dim: int, left: int) -> int:
     """The other end of the table, after a check of its shape."""
-    if _checks.floating_tensor("table", table, least_dims=2).dim() != 2 or table.shape[1] != dim:
-        raise ValueError(f"table must have shape (rows, {dim}), got {tuple(table.shape)}")
+    if (
+        _checks.floating_tensor("table", table, least_dims=2).dim() != 2
+        or table.shape[1] != dim
+    ):
+        raise ValueError(
+            f"table must have shape (rows, {dim}), got {tuple(table.shape)}"
+        )
     if _checks.whole_number("left", left, least=0) >= table.shape[0]:
-        raise ValueError(f"left must be below the {table.shape[0]} rows of the table, got {left}")
+        raise ValueError(
+            f"left must be below the {table.shape[0]} rows of the table, got {left}"
+        )
     return table.shape[0] - 1 - left
 
 
 class Shaw(nn.Module):
     """Relative vectors: one for each clipped distance, added to the keys, and another one, added to the values.
 
-    Equation: e_mn = q_mᵀ (k_n + a^K_c) / √d,  z_m = Σ_n α_mn (v_n + a^V_c),  c = clip(n − m, −K, K)
-        (shaw2018 eq. 3–5)
-    Shapes: `scores`: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk);  `values`: weights (B, H, Tq, Tk),
-        v (B, H, Tk, d) → (B, H, Tq, d)
+    Equation: e_mn = q_mᵀ (k_n + a^K_c) / √d,  z_m = Σ_n α_mn (v_n + a^V_c),  c = clip(n
+        − m, −K, K) (shaw2018 eq. 3–5)
+    Shapes: `scores`: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk);  `values`:
+        weights (B, H, Tq, Tk), v (B, H, Tk, d) → (B, H, Tq, d)
 
-    The tables are shared by all heads. Nearly all ports have the key term only: leave `values` out of the scheme. The
-    value term needs no (Tq, Tk, d) tensor either: the weights of equal c are added up first.
+    The tables are shared by all heads. Nearly all ports have the key term only: leave
+    `values` out of the scheme. The value term needs no (Tq, Tk, d) tensor either: the
+    weights of equal c are added up first.
 
     Args:
         head_dim: d, at least 1.
-        clip: K, the largest distance with vectors of its own, at least 1; each table has 2K + 1 rows.
+        clip: K, the largest distance with vectors of its own, at least 1; each table
+            has 2K + 1 rows.
         generator: of the draw, Glorot's uniform one (the paper names none).
 
     Raises:
-        TypeError, ValueError: sizes that are no ints of at least 1; when called, as `relative_key_scores`.
+        TypeError, ValueError: sizes that are not integers ≥ 1; when called, as
+            `relative_key_scores`.
 
     Source: shaw2018
     Chapter: 07
     """
 
-    def __init__(self, head_dim: int, clip: int, *, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, head_dim: int, clip: int, *, generator: torch.Generator | None = None
+    ) -> None:
         super().__init__()
         _checks.whole_number("head_dim", head_dim, least=1)
         self.clip = _checks.whole_number("clip", clip, least=1)
@@ -124,16 +168,35 @@ class Shaw(nn.Module):
         for table in (self.key_table, self.value_table):
             nn.init.xavier_uniform_(table, generator=generator)
 
-    def scores(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return relative_key_scores(q, k, q_positions, k_positions, table=self.key_table, left=self.clip)
+    def scores(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
+        return relative_key_scores(
+            q, k, q_positions, k_positions, table=self.key_table, left=self.clip
+        )
 
-    def values(self, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def values(
+        self, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
         _checks.heads_tensor("weights", weights)
-        for name, positions, axis in (("q_positions", q_positions, 2), ("k_positions", k_positions, 3)):
-            _checks.token_positions(name, positions, batch=weights.shape[0], length=weights.shape[axis])
-        if _checks.floating_tensor("v", v, least_dims=4).shape[-1] != self.value_table.shape[1]:
-            raise ValueError(f"v must have {self.value_table.shape[1]} channels, got shape {tuple(v.shape)}")
+        for name, positions, axis in (
+            ("q_positions", q_positions, 2),
+            ("k_positions", k_positions, 3),
+        ):
+            _checks.token_positions(
+                name, positions, batch=weights.shape[0], length=weights.shape[axis]
+            )
+        if (
+            _checks.floating_tensor("v", v, least_dims=4).shape[-1]
+            != self.value_table.shape[1]
+        ):
+            raise ValueError(
+                f"v must have {self.value_table.shape[1]} channels, got shape "
+                f"{tuple(v.shape)}"
+            )
         index = clipped_index(q_positions, k_positions, left=self.clip, right=self.clip)
         none = weights.new_zeros(*weights.shape[:-1], 2 * self.clip + 1)
-        shares = none.scatter_add(-1, index.expand_as(weights), weights)  # (B, H, Tq, 2K + 1): weight of each c
+        shares = none.scatter_add(
+            -1, index.expand_as(weights), weights
+        )  # (B, H, Tq, 2K + 1): weight of each c
         return weights @ v + shares @ self.value_table.to(weights.dtype)

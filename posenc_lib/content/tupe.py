@@ -10,11 +10,13 @@ from posenc_lib._draws import normal
 from posenc_lib.content._rows import integer_relative, split_heads
 
 
-def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Tensor) -> Tensor:
+def untie_cls(
+    bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Tensor
+) -> Tensor:
     """Take [CLS] out of the order: what it gives to others, and they to it, is one learned number each.
 
-    Equation: reset_θ(b, m, n) = θ₁ where m = 0 (from [CLS]), θ₂ where m ≠ 0 and n = 0 (to [CLS]), else b_mn
-        (ke2021 eq. 9, where positions begin at 1)
+    Equation: reset_θ(b, m, n) = θ₁ where m = 0 (from [CLS]), θ₂ where m ≠ 0 and n = 0
+        (to [CLS]), else b_mn (ke2021 eq. 9, where positions begin at 1)
     Shapes: bias (1 or B, H, Tq, Tk), theta (2, H) → (1 or B, H, Tq, Tk)
 
     Padding that got position 0 looks like [CLS]; it is masked in any case.
@@ -26,7 +28,8 @@ def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Ten
         theta: θ₁ and θ₂ of each head.
 
     Raises:
-        TypeError, ValueError: positions that are no integers; theta of another shape than bias asks for.
+        TypeError, ValueError: positions that are no integers; theta of another shape
+            than bias asks for.
 
     Source: ke2021
     Chapter: 05
@@ -37,9 +40,12 @@ def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Ten
     pairs = integer_relative(q_positions, k_positions).shape[-2:]  # checks both
     if bias.shape[2:] != pairs:
         raise ValueError(
-            f"bias must have one number for each of {tuple(pairs)} pairs of positions, got {tuple(bias.shape)}"
+            f"bias must have one number for each of {tuple(pairs)} pairs of positions, "
+            f"got {tuple(bias.shape)}"
         )
-    from_cls = integer_relative(q_positions, torch.zeros_like(k_positions)) == 0  # m = 0: (Tq, Tk) or (B, 1, Tq, Tk)
+    from_cls = (
+        integer_relative(q_positions, torch.zeros_like(k_positions)) == 0
+    )  # m = 0: (Tq, Tk) or (B, 1, Tq, Tk)
     to_cls = integer_relative(torch.zeros_like(q_positions), k_positions) == 0  # n = 0
     first, second = theta.to(bias.dtype)[:, :, None, None]  # (H, 1, 1) each
     return torch.where(from_cls, first, torch.where(to_cls, second, bias))
@@ -48,25 +54,29 @@ def untie_cls(bias: Tensor, q_positions: Tensor, k_positions: Tensor, theta: Ten
 class TUPE(nn.Module):
     """TUPE-A: the position's score has its own query and key, and is never mixed with the content's.
 
-    Equation: e_mn = (x_m W^Q)(x_n W^K)ᵀ / √(2d) + reset_θ((p_m U^Q)(p_n U^K)ᵀ / √(2d), m, n)      (ke2021 eq. 10)
+    Equation: e_mn = (x_m W^Q)(x_n W^K)ᵀ / √(2d) + reset_θ((p_m U^Q)(p_n U^K)ᵀ / √(2d),
+        m, n)      (ke2021 eq. 10)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    It sees no content, so it is a bias (place 3) which all layers share; the scheme sets scale = 1/√(2d). TUPE-R
-    (eq. 11) adds a relative bias inside the reset: `untie_cls(tupe.correlation(m, n) + b(m, n), m, n, tupe.theta)`.
-    The released code adds b after the reset but gives [CLS] its own two entries of b: the same set of functions.
+    It sees no content, so it is a bias (place 3) which all layers share; the scheme
+    sets scale = 1/√(2d). TUPE-R (eq. 11) adds a relative bias inside the reset:
+    `untie_cls(tupe.correlation(m, n) + b(m, n), m, n, tupe.theta)`. The released code
+    adds b after the reset but gives [CLS] its own two entries of b: the same set of
+    functions.
 
     Args:
         num_positions: L, rows of the table P, [CLS] included.
         dim: D, width of the table.
         heads: H.
         head_dim: d.
-        std: P, U^Q and U^K are drawn from N(0, std²), 0.02 in the released code, which also normalises the rows of P
-            and makes θ from two more of them. θ begins at 0 here.
+        std: P, U^Q and U^K are drawn from N(0, std²), 0.02 in the released code, which
+            also normalises the rows of P and makes θ from two more of them. θ begins at
+            0 here.
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: sizes that are no ints of at least 1. When called: positions that are no integers, or,
-            on plain CPU tensors, outside 0 … L−1.
+        TypeError, ValueError: sizes that are not integers ≥ 1. When called: positions
+            that are no integers, or, on plain CPU tensors, outside 0 … L−1.
 
     Source: ke2021
     Chapter: 05
@@ -83,7 +93,9 @@ class TUPE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _checks.sizes(num_positions=num_positions, dim=dim, heads=heads, head_dim=head_dim)
+        _checks.sizes(
+            num_positions=num_positions, dim=dim, heads=heads, head_dim=head_dim
+        )
         self.table = normal(num_positions, dim, std=std, generator=generator)
         self.query_weight = normal(heads * head_dim, dim, std=std, generator=generator)
         self.key_weight = normal(heads * head_dim, dim, std=std, generator=generator)
@@ -98,10 +110,17 @@ class TUPE(nn.Module):
         return scores
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return untie_cls(self.correlation(q_positions, k_positions), q_positions, k_positions, self.theta)
+        return untie_cls(
+            self.correlation(q_positions, k_positions),
+            q_positions,
+            k_positions,
+            self.theta,
+        )
 
     def _project(self, name: str, positions: Tensor, weight: Tensor) -> Tensor:
         compute = _checks.at_least_float32(self.table.dtype)
-        positions = _checks.rows(name, positions, self.table.shape[0])
-        vectors = self.table[positions if positions.dim() == 2 else positions[None]].to(compute)  # (1 or B, T, D)
+        positions = _checks.table_rows(name, positions, self.table.shape[0])
+        vectors = self.table[positions if positions.dim() == 2 else positions[None]].to(
+            compute
+        )  # (1 or B, T, D)
         return split_heads(vectors @ weight.to(compute).mT, self.theta.shape[1])

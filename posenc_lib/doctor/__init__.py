@@ -1,7 +1,7 @@
 """The doctor: which convention does a position function follow, and what is wrong with it, from its behaviour alone.
 
-Nothing is read but outputs. Conventions that behaviour can't judge, such as the base, are facts of the report; say what
-you meant, and a difference is a finding.
+Nothing is read but outputs. Conventions that behaviour can't judge, such as the base,
+are facts of the report; say what you meant, and a difference is a finding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from posenc_lib import _checks
 from posenc_lib.doctor.biases import diagnose_bias, diagnose_buckets
-from posenc_lib.doctor.measure import RefusedError, call
+from posenc_lib.doctor.measure import CallError, call
 from posenc_lib.doctor.pairs import diagnose_pair, is_pair
 from posenc_lib.doctor.report import Finding, Report
 from posenc_lib.doctor.rotary import diagnose_rotary
@@ -39,26 +39,37 @@ WORDS = {
 
 
 def diagnose(
-    fn: Callable[..., Any], head_dim: int | None = None, *, kind: str | None = None, token_axis: int = -2, **wanted: Any
+    fn: Callable[..., Any],
+    head_dim: int | None = None,
+    *,
+    kind: str | None = None,
+    token_axis: int = -2,
+    **wanted: Any,
 ) -> Report:
     """Say which convention a position function follows, and what is wrong with it.
 
-    Equation: fn(x, p) = R_p x, measured by x = unit vectors, p = 0, 1, 2, … and a few far away
-    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′, or (q, k, positions) → (q′, k′), or positions (T,) → table
-        (T, d), or (q_positions, k_positions) → bias (H, Tq, Tk), or relative positions (T,) → buckets (T,)
+    Equation: fn(x, p) = R_p x, measured by x = unit vectors, p = 0, 1, 2, … and a few
+        far away
+    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′, or (q, k, positions) → (q′,
+        k′), or positions (T,) → table (T, d), or (q_positions, k_positions) → bias (H,
+        Tq, Tk), or relative positions (T,) → buckets (T,)
 
-    `str(report)` is a page of 80 columns; `report.facts`, `report.findings` and `report.ok` are for programs.
+    `str(report)` is a page of 80 columns; `report.facts`, `report.findings` and
+    `report.ok` are for programs.
 
     Args:
         fn: the function. It is called some 40 times, on the CPU.
         head_dim: d, needed for a rotation or a table.
-        kind: "rotary", "pair", "table", "bias" or "buckets"; found out by calling `fn` if not given.
+        kind: "rotary", "pair", "table", "bias" or "buckets"; found out by calling `fn`
+            if not given.
         token_axis: 1 where x is (B, T, H, d).
-        wanted: what was meant, where you know it: layout, direction, base, rotary_dim, schedule (a function's name in
-            `rotary.scaling`, or "none"), factor, attention_factor, offset; num_buckets, max_distance, bidirectional.
+        wanted: what was meant, where you know it: layout, direction, base, rotary_dim,
+            schedule (a function's name in `rotary.scaling`, or "none"), factor,
+            attention_factor, offset; num_buckets, max_distance, bidirectional.
 
     Raises:
-        TypeError, ValueError: an unknown kind or intention, or one of another type; `fn` can't be called in any form.
+        TypeError, ValueError: an unknown kind or intention, or one of another type;
+            `fn` can't be called in any form.
 
     Chapter: notation
     """
@@ -67,11 +78,17 @@ def diagnose(
     if head_dim is not None:
         _checks.whole_number("head_dim", head_dim, least=2)
     if token_axis not in (-2, 1):
-        raise ValueError(f"token_axis must be -2, for (B, H, T, d), or 1, for (B, T, H, d); got {token_axis!r}")
+        raise ValueError(
+            "token_axis must be -2, for (B, H, T, d), or 1, for (B, T, H, d); got "
+            f"{token_axis!r}"
+        )
     _check_wanted(wanted)
     found = _kind(fn, head_dim) if kind is None else _checks.one_of("kind", kind, KINDS)
     if found in ("rotary", "pair", "table") and head_dim is None:
-        raise ValueError(f"head_dim must be given for a {found} function: the width of what it turns or returns")
+        raise ValueError(
+            f"head_dim must be given for a {found} function: the width of what it "
+            "turns or returns"
+        )
     report = Report(found)
     try:
         if found == "pair":
@@ -84,12 +101,14 @@ def diagnose(
             diagnose_bias(report, fn, wanted)
         else:
             diagnose_buckets(report, fn, wanted)
-    except RefusedError as refusal:
-        report.wrong(
+    except CallError as refusal:
+        report.add_finding(
             "refused",
             f"A call that the diagnosis needs failed: {refusal}.",
-            "Another signature or shape than (x, positions), positions, or (q_positions, k_positions); a table shorter "
-            "than the first 64 positions, or one that does not fit its slots, as cosines of an odd width.",
+            "Another signature or shape than (x, positions), positions, or "
+            "(q_positions, k_positions); a table shorter "
+            "than the first 64 positions, or one that does not fit its slots, as "
+            "cosines of an odd width.",
             "argument",
         )
     return report
@@ -121,9 +140,11 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
         one = call(fn, at)
         if one.shape == at.shape and not one.is_floating_point():
             return "buckets"
-        if not (one.shape[-2:] == (5, 5) and head_dim != 5 and _is_bias(fn)):  # k_positions may have a default
+        if not (
+            one.shape[-2:] == (5, 5) and head_dim != 5 and _is_bias(fn)
+        ):  # k_positions may have a default
             return "table"
-    except RefusedError as refusal:
+    except CallError as refusal:
         reasons.append(str(refusal))
     if head_dim is not None:
         for dtype in (torch.float64, torch.float32):
@@ -132,22 +153,29 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
                     x = torch.ones(*shape, head_dim, dtype=dtype)
                     if call(fn, x, at).shape == x.shape:
                         return "rotary"
-                except RefusedError as refusal:
+                except CallError as refusal:
                     reasons.append(str(refusal))
         for dtype in (torch.float64, torch.float32):
             x = torch.ones(2, 3, 5, head_dim, dtype=dtype)
-            if any(is_pair(fn, y, p) for y in (x, x.transpose(1, 2)) for p in (at, at.expand(2, -1))):
+            if any(
+                is_pair(fn, y, p)
+                for y in (x, x.transpose(1, 2))
+                for p in (at, at.expand(2, -1))
+            ):
                 return "pair"
     try:
         if _is_bias(fn):
             return "bias"
-    except RefusedError as refusal:
+    except CallError as refusal:
         reasons.append(str(refusal))
-    inside = [reason for reason in reasons if "positional argument" not in reason]  # what is said of a right form
+    inside = [
+        reason for reason in reasons if "positional argument" not in reason
+    ]  # what is said of a right form
     if head_dim is not None and "positional argument" not in reasons[-1]:
         return "rotary"  # it may turn another axis: the diagnosis says so
     raise ValueError(
-        "fn must take (x, positions), (q, k, positions), positions or (q_positions, k_positions), or give kind"
+        "fn must take (x, positions), (q, k, positions), positions or (q_positions, "
+        "k_positions), or give kind"
         + (" (and head_dim, which all but a bias need): " if head_dim is None else ": ")
         + (inside or reasons)[0]
     )
@@ -156,7 +184,7 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
 def _is_bias(fn: Callable[..., Any]) -> bool:
     shape = tuple(call(fn, torch.arange(5), torch.arange(4)).shape)
     if shape[-2:] not in ((5, 4), (1, 4)):
-        raise RefusedError(f"5 query and 4 key positions gave shape {shape}")
+        raise CallError(f"5 query and 4 key positions gave shape {shape}")
     return True
 
 
@@ -166,27 +194,58 @@ def _is_bias(fn: Callable[..., Any]) -> bool:
 def add_parser(commands: Any) -> None:
     """`doctor`: for the parser of `python -m posenc_lib`."""
     about = "which convention a position function follows, and what is wrong with it"
-    parser = commands.add_parser("doctor", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    parser = commands.add_parser(
+        "doctor", help=about, description=f"{about[0].upper()}{about[1:]}."
+    )
     parser.set_defaults(run=run)
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help="for instance package.module:apply_rope")
-    parser.add_argument("--head-dim", type=int, metavar="D", help="needed for a rotation or a table")
+    parser.add_argument(
+        "function",
+        metavar="MODULE:FUNCTION",
+        help="for instance package.module:apply_rope",
+    )
+    parser.add_argument(
+        "--head-dim", type=int, metavar="D", help="needed for a rotation or a table"
+    )
     parser.add_argument("--kind", choices=KINDS, help="found out if not given")
-    parser.add_argument("--token-axis", type=int, default=-2, metavar="AXIS", help="1 where x is (B, T, H, d)")
+    parser.add_argument(
+        "--token-axis",
+        type=int,
+        default=-2,
+        metavar="AXIS",
+        help="1 where x is (B, T, H, d)",
+    )
     meant = parser.add_argument_group("what was meant", "a difference is a finding")
     for name, words in WORDS.items():
-        meant.add_argument(f"--{name}", choices=words, metavar="NAME", help=", ".join(words))
+        meant.add_argument(
+            f"--{name}", choices=words, metavar="NAME", help=", ".join(words)
+        )
     for name in NUMBERS:
-        meant.add_argument(f"--{name.replace('_', '-')}", type=int if name == "offset" else float, metavar="X")
+        meant.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=int if name == "offset" else float,
+            metavar="X",
+        )
     for name in WHOLE:
         meant.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
-    meant.add_argument("--bidirectional", action=argparse.BooleanOptionalAction, default=None)
+    meant.add_argument(
+        "--bidirectional", action=argparse.BooleanOptionalAction, default=None
+    )
     parser.epilog = "example: python -m posenc_lib doctor mymodel.rope:apply --head-dim 128 --base 500000"
 
 
 def run(given: argparse.Namespace) -> int:
     """Print the report; 1 if something is wrong."""
-    wanted = {name: getattr(given, name) for name in (*WORDS, *NUMBERS, *WHOLE, "bidirectional")}
-    report = diagnose(load(given.function), given.head_dim, kind=given.kind, token_axis=given.token_axis, **wanted)
+    wanted = {
+        name: getattr(given, name)
+        for name in (*WORDS, *NUMBERS, *WHOLE, "bidirectional")
+    }
+    report = diagnose(
+        load(given.function),
+        given.head_dim,
+        kind=given.kind,
+        token_axis=given.token_axis,
+        **wanted,
+    )
     print(report)
     return 0 if report.ok else 1
 
@@ -195,16 +254,23 @@ def load(name: str) -> Callable[..., Any]:
     """The function that "package.module:function" names; dots go on into classes and objects."""
     module, colon, path = name.partition(":")
     if not (module and colon and path):
-        raise ValueError(f"function must be written package.module:function, got {name!r}")
+        raise ValueError(
+            f"function must be written package.module:function, got {name!r}"
+        )
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = import_module(module)
     except Exception as error:
-        raise ValueError(f"module {module!r} can't be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"module {module!r} can't be imported: {type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.pop(0)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"function {name!r}: {part!r} is not in {getattr(found, '__name__', module)}")
+            raise ValueError(
+                f"function {name!r}: {part!r} is not in "
+                f"{getattr(found, '__name__', module)}"
+            )
         found = getattr(found, part)
     return found  # type: ignore[no-any-return]

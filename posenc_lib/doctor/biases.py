@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from posenc_lib.bias import alibi_slopes, t5_bucket, t5_bucket_edges
-from posenc_lib.doctor.measure import Array, RefusedError, call, rounded
+from posenc_lib.doctor.measure import Array, CallError, call, rounded
 from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import same
 
@@ -18,28 +18,48 @@ NEAR = 24
 LOW = (torch.bfloat16, torch.float16)
 
 
-def diagnose_bias(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
+def diagnose_bias(
+    report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
+) -> None:
     """See whether the matrix depends on distance alone, then which lines or steps it is made of."""
     near = _bias(fn, range(NEAR), range(NEAR))
     past = np.tril(np.ones((NEAR, NEAR), bool))
-    if np.isneginf(near).any() and np.isin(near, (0, -np.inf)).all() and (near[:, -1, -2:] == 0).all():
-        report.facts["form"] = f"a mask: the last of {NEAR} tokens sees {int((near[0, -1] == 0).sum())}"
+    if (
+        np.isneginf(near).any()
+        and np.isin(near, (0, -np.inf)).all()
+        and (near[:, -1, -2:] == 0).all()
+    ):
+        report.facts["form"] = (
+            f"a mask: the last of {NEAR} tokens sees {int((near[0, -1] == 0).sum())}"
+        )
         return
     if not np.isfinite(near[:, past]).all():
         seen = "Biases of past keys are not finite."
-        report.wrong("not-finite", seen, "Masked and visible are exchanged, or 0 × −∞ was taken.", "relative")
+        report.add_finding(
+            "not-finite",
+            seen,
+            "Masked and visible are exchanged, or 0 × −∞ was taken.",
+            "relative",
+        )
         return
     report.facts["heads"] = len(near)
     line = near[:, -1]  # of the last query
     index = np.arange(NEAR)
     slopes = np.array([np.polyfit(index, row, 1)[0] for row in line])
-    straight = np.abs(line - line[:, :1] - slopes[:, None] * index).max() < 1e-2 * max(np.abs(slopes).max(), 1e-9)
-    key_only = np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and np.abs(slopes).max() > 1e-6
+    straight = np.abs(line - line[:, :1] - slopes[:, None] * index).max() < 1e-2 * max(
+        np.abs(slopes).max(), 1e-9
+    )
+    key_only = (
+        np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6
+        and np.abs(slopes).max() > 1e-6
+    )
     if not _check_relative(report, fn, near, bool(key_only)):
         return
     if straight and np.abs(slopes).max() > 1e-6:
         _check_alibi(report, near, slopes, bool(key_only), wanted)
-        _check_slopes(report, slopes, _bias(fn, [REACH + 1], range(REACH + 2))[:, 0, ::-1])
+        _check_slopes(
+            report, slopes, _bias(fn, [REACH + 1], range(REACH + 2))[:, 0, ::-1]
+        )
     else:
         _check_t5(report, _by_distance(fn), wanted)
 
@@ -52,29 +72,43 @@ def _bias(fn: Callable[..., Any], q: Any, k: Any) -> Array:
         result = result[0]
     result = result[None] if result.dim() == 2 else result
     if result.dim() == 3 and result.shape[1:] == (1, len(k)):
-        result = result.expand(-1, len(q), -1)  # of the key alone: one row for all queries
+        result = result.expand(
+            -1, len(q), -1
+        )  # of the key alone: one row for all queries
     if result.dim() != 3 or result.shape[1:] != (len(q), len(k)):
-        raise RefusedError(f"{len(q)} queries and {len(k)} keys gave shape {tuple(result.shape)}")
+        raise CallError(
+            f"{len(q)} queries and {len(k)} keys gave shape {tuple(result.shape)}"
+        )
     return result.double().numpy()
 
 
-def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_only: bool) -> bool:
+def _check_relative(
+    report: Report, fn: Callable[..., Any], near: Array, key_only: bool
+) -> bool:
     """The same distances give the same biases: one query against a cache, other places, gaps."""
 
     def off(rows: Array, expected: Array) -> float:
         if key_only:  # a constant in a row changes no softmax
             rows, expected = rows - rows[..., :1], expected - expected[..., :1]
-        behind = np.arange(rows.shape[1])[:, None] + rows.shape[2] - rows.shape[1] >= np.arange(rows.shape[2])
+        behind = np.arange(rows.shape[1])[:, None] + rows.shape[2] - rows.shape[
+            1
+        ] >= np.arange(rows.shape[2])
         return float(np.abs(rows[:, behind] - expected[:, behind]).max())
 
     last = _bias(fn, [NEAR - 1], range(NEAR))
     if off(last, near[:, -1:]) > 1e-4:
         first = off(last, near[:, :1]) < 1e-4
-        report.wrong(
+        report.add_finding(
             "bias-under-cache",
-            f"One query at position {NEAR - 1} over {NEAR} keys gets other biases than in the full matrix"
-            + (": those of the query at position 0." if first else f", by up to {number(off(last, near[:, -1:]))}."),
-            "The bias is built from the lengths and not from the positions, and a query over a cache is taken for the "
+            f"One query at position {NEAR - 1} over {NEAR} keys gets other biases than "
+            "in the full matrix"
+            + (
+                ": those of the query at position 0."
+                if first
+                else f", by up to {number(off(last, near[:, -1:]))}."
+            ),
+            "The bias is built from the lengths and not from the positions, and a "
+            "query over a cache is taken for the "
             "first token.",
             "argument",
         )
@@ -82,26 +116,40 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
     later = range(100, 100 + NEAR)
     moved = _bias(fn, later, later)
     rounds = [str(dtype)[6:] for dtype in LOW if (moved == rounded(moved, dtype)).all()]
-    if 1e-3 < off(moved, near) < 2**-7 * np.abs(moved[np.isfinite(moved)]).max() and rounds:
-        report.wrong(
+    if (
+        1e-3 < off(moved, near) < 2**-7 * np.abs(moved[np.isfinite(moved)]).max()
+        and rounds
+    ):
+        report.add_finding(
             "low-precision",
-            f"Biases are {rounds[0]} numbers: at positions 100 … {later[-1]} they differ from those of the same "
+            f"Biases are {rounds[0]} numbers: at positions 100 … {later[-1]} they "
+            "differ from those of the same "
             f"distances near 0 by up to {number(off(moved, near))}.",
-            "Products of slopes and positions are rounded to 16 bits, and so is what is left of the differences.",
+            "Products of slopes and positions are rounded to 16 bits, and so is what "
+            "is left of the differences.",
             "precision",
         )
         return False
     if off(moved, near) > 1e-3:
         unread = [
             name
-            for name, q, k in (("query", range(NEAR), later), ("key", later, range(NEAR)))
+            for name, q, k in (
+                ("query", range(NEAR), later),
+                ("key", later, range(NEAR)),
+            )
             if np.abs(_bias(fn, q, k) - moved).max() < 1e-6
         ]
-        report.wrong(
+        report.add_finding(
             "not-relative",
-            f"Biases change when all positions move by 100, by up to {number(off(moved, near))}"
-            + (f"; those of {unread[0]} positions alone change nothing." if len(unread) == 1 else "."),
-            f"The {unread[0]} positions are counted off a length, 0, 1, …, and not read."
+            "Biases change when all positions move by 100, by up to "
+            f"{number(off(moved, near))}"
+            + (
+                f"; those of {unread[0]} positions alone change nothing."
+                if len(unread) == 1
+                else "."
+            ),
+            f"The {unread[0]} positions are counted off a length, 0, 1, …, and not "
+            "read."
             if len(unread) == 1
             else "They depend on one position alone, and not only by a constant a row.",
             "distance",
@@ -110,9 +158,10 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
     gaps = [0, 0, 0, 1, 2]
     padded = off(_bias(fn, gaps, gaps), near[:, gaps][:, :, gaps])
     if padded > 1e-4:
-        report.wrong(
+        report.add_finding(
             "padding",
-            "With positions 0, 0, 0, 1, 2, as left padding gives them, distances are those of the slots: off by "
+            "With positions 0, 0, 0, 1, 2, as left padding gives them, distances are "
+            "those of the slots: off by "
             f"{number(padded)}.",
             "Slots are counted, padding included.",
             "argument",
@@ -120,25 +169,41 @@ def _check_relative(report: Report, fn: Callable[..., Any], near: Array, key_onl
     return True
 
 
-def _check_alibi(report: Report, near: Array, slopes: Array, key_only: bool, wanted: dict[str, Any]) -> None:
-    report.facts["form"] = "ALiBi" + (", of the key's position alone (the same softmax)" if key_only else "")
+def _check_alibi(
+    report: Report, near: Array, slopes: Array, key_only: bool, wanted: dict[str, Any]
+) -> None:
+    report.facts["form"] = "ALiBi" + (
+        ", of the key's position alone (the same softmax)" if key_only else ""
+    )
     report.facts["slopes"] = listed(slopes[:8]) + ", …" * (len(slopes) > 8)
     if (slopes < 0).any():
-        report.wrong(
+        report.add_finding(
             "sign",
-            f"In {int((slopes < 0).sum())} of {len(slopes)} heads the bias grows with distance: the slope towards the "
+            f"In {int((slopes < 0).sum())} of {len(slopes)} heads the bias grows with "
+            "distance: the slope towards the "
             f"query is {number(float(slopes.min()))}.",
             "query − key is used without the minus: distant keys are rewarded.",
             "penalty",
         )
-    if not key_only and (own := np.abs(np.diagonal(near, axis1=1, axis2=2)).max()) > 1e-6:
+    if (
+        not key_only
+        and (own := np.abs(np.diagonal(near, axis1=1, axis2=2)).max()) > 1e-6
+    ):
         report.notes.append(
-            f"The query's own position has a bias of up to {number(float(own))} and not 0: among past keys a constant "
+            f"The query's own position has a bias of up to {number(float(own))} and "
+            "not 0: among past keys a constant "
             "a row, which no softmax sees."
         )
     ahead = near[:, 0, 1:4] - near[:, 0, :1]
-    if np.isfinite(ahead).all() and not key_only and (ahead * np.sign(slopes)[:, None] > 1e-9).any():
-        report.notes.append("Keys ahead of the query are rewarded: fine under a causal mask, wrong without one.")
+    if (
+        np.isfinite(ahead).all()
+        and not key_only
+        and (ahead * np.sign(slopes)[:, None] > 1e-9).any()
+    ):
+        report.notes.append(
+            "Keys ahead of the query are rewarded: fine under a causal mask, wrong "
+            "without one."
+        )
 
 
 def _check_far(report: Report, slopes: Array, row: Array) -> None:
@@ -150,15 +215,25 @@ def _check_far(report: Report, slopes: Array, row: Array) -> None:
     first = int(wrong[0])
     if np.abs(steps[:, first:]).max() < 1e-9:
         seen = f"Keys get one bias from distance {first} on."
-        report.wrong("clamped", seen, "Distances are clamped, or sorted into too few buckets.", "distance")
+        report.add_finding(
+            "clamped",
+            seen,
+            "Distances are clamped, or sorted into too few buckets.",
+            "distance",
+        )
     elif steps[0, first] < -0.5:
         seen = f"From distance {first} to {first + 1} the bias jumps by {number(float(steps[0, first]))} slopes."
-        report.wrong("far-positions", seen, "Distances wrap around at some length.", "distance")
-    else:
-        seen = (
-            f"For a query at {row.shape[1] - 1:,}, from distance {first} on neighbours get other steps than the slope."
+        report.add_finding(
+            "far-positions", seen, "Distances wrap around at some length.", "distance"
         )
-        report.wrong("low-precision", seen, "Distances or biases are made in 16 bits.", "precision")
+    else:
+        seen = f"For a query at {row.shape[1] - 1:,}, from distance {first} on neighbours get other steps than the slope."
+        report.add_finding(
+            "low-precision",
+            seen,
+            "Distances or biases are made in 16 bits.",
+            "precision",
+        )
 
 
 def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
@@ -173,7 +248,12 @@ def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
             name = str(dtype).removeprefix("torch.")
             worst = float(np.abs(size / right - 1).max())
             seen = f"All slopes are {name} numbers, off by up to {worst:.2g} of their value."
-            report.wrong("slopes-cast", seen, "The buffer of slopes was cast with the weights.", "precision")
+            report.add_finding(
+                "slopes-cast",
+                seen,
+                "The buffer of slopes was cast with the weights.",
+                "precision",
+            )
             return
     if np.abs(size / plain - 1).max() < 1e-4:
         seen = f"The slopes of {heads} heads are one geometric series, 2^(−8h/{heads})."
@@ -186,13 +266,17 @@ def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
     elif np.ptp(size / right) < 1e-4 * (size / right).mean():
         times = float((size / right).mean())
         seen = f"Every slope is {number(times)} times the published one."
-        cause = "The bias is added before the 1/√d." if times < 1 else "The bias is multiplied by something else, too."
+        cause = (
+            "The bias is added before the 1/√d."
+            if times < 1
+            else "The bias is multiplied by something else, too."
+        )
         if same(times, 2 ** (8 / heads)):
             cause = "The exponent starts at 0 and not at 1."
     else:
         seen = f"The slopes are {listed(size[:4])}, …; published are {listed(right[:4])}, …."
         cause = "Another formula, or one head's slopes sliced for another rank."
-    report.wrong("slopes", seen, cause, "slopes")
+    report.add_finding("slopes", seen, cause, "slopes")
 
 
 def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
@@ -204,18 +288,24 @@ def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
     return past, future
 
 
-def diagnose_buckets(report: Report, fn: Callable[..., Any], wanted: dict[str, Any]) -> None:
+def diagnose_buckets(
+    report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
+) -> None:
     """A function relative → bucket."""
     distance = torch.arange(REACH + 1)
-    past, future = (call(fn, relative).double().numpy()[None] for relative in (-distance, distance))
+    past, future = (
+        call(fn, relative).double().numpy()[None] for relative in (-distance, distance)
+    )
     size = wanted.get("num_buckets")
     largest = int(max(past.max(), future.max()))
     report.facts["largest bucket"] = largest
     if size is not None and largest >= size:
-        report.wrong(
+        report.add_finding(
             "bucket-range",
-            f"Relative position {_where(past, future, size)} falls into bucket {largest}; there are {size}.",
-            "The clamp to the last bucket is missing, or the buckets are not halved for two directions.",
+            f"Relative position {_where(past, future, size)} falls into bucket "
+            f"{largest}; there are {size}.",
+            "The clamp to the last bucket is missing, or the buckets are not halved "
+            "for two directions.",
             "buckets",
         )
     _check_t5(report, (past, future), wanted, labels=True)
@@ -226,18 +316,35 @@ def _where(past: Array, future: Array, size: int) -> str:
     return f"+{late[0]}" if len(late) else f"−{early[0]}"
 
 
-def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any], *, labels: bool = False) -> None:
+def _check_t5(
+    report: Report,
+    biases: tuple[Array, Array],
+    wanted: dict[str, Any],
+    *,
+    labels: bool = False,
+) -> None:
     """Piecewise constant in the distance: where the pieces begin."""
-    past, future = (np.concatenate(([0], 1 + np.flatnonzero(np.abs(np.diff(x)).max(0) > 1e-9))) for x in biases)
+    past, future = (
+        np.concatenate(([0], 1 + np.flatnonzero(np.abs(np.diff(x)).max(0) > 1e-9)))
+        for x in biases
+    )
     report.facts["form"] = "buckets of distances"
     if len(past) == 1 and len(future) == 1:
-        report.facts["form"] = "no bias" if not np.abs(biases[0]).max() else "a constant"
-        report.wrong("constant", "The bias is the same at every distance.", "Positions are not used.", "buckets")
+        report.facts["form"] = (
+            "no bias" if not np.abs(biases[0]).max() else "a constant"
+        )
+        report.add_finding(
+            "constant",
+            "The bias is the same at every distance.",
+            "Positions are not used.",
+            "buckets",
+        )
         return
     if len(past) == 1:
-        report.wrong(
+        report.add_finding(
             "sign",
-            "All past keys share one bucket, and keys ahead of the query have buckets by distance.",
+            "All past keys share one bucket, and keys ahead of the query have buckets "
+            "by distance.",
             "The relative position is taken as query − key; it is key − query.",
             "relative",
         )
@@ -246,22 +353,48 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
     report.facts["directions"] = 2 if bidirectional else 1
     if wanted.get("bidirectional") not in (None, bidirectional):
         seen = f"Keys ahead of the query {'have buckets of their own' if bidirectional else 'share one bucket'}."
-        report.wrong("direction", seen, "The flag of encoder and decoder is exchanged.", "buckets")
+        report.add_finding(
+            "direction",
+            seen,
+            "The flag of encoder and decoder is exchanged.",
+            "buckets",
+        )
         return
-    exact = int(np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0])  # buckets of one distance, from 0 on
+    exact = int(
+        np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0]
+    )  # buckets of one distance, from 0 on
     clipped = len(past) == exact + 1 <= REACH
     size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
     counts = [len(past), *range(len(past) + 1, 2 * exact + 1)]  # some may be empty
     if size is not None:
         counts = [size // (2 if bidirectional else 1)]
     plain = len(past) > REACH // 4 or (clipped and size is None)
-    found = [] if plain else [(n, far) for n in counts if (far := _max_distance(past, n, longest)) is not None]
+    found = (
+        []
+        if plain
+        else [
+            (n, far)
+            for n in counts
+            if (far := _max_distance(past, n, longest)) is not None
+        ]
+    )
     count, distance = found[0] if found else (counts[0], None)
-    if plain or (clipped and not found):  # many buckets for a short way hold one distance each
-        report.facts["form"] = "no buckets: a bias for each distance" + f" up to {exact}" * clipped
+    if plain or (
+        clipped and not found
+    ):  # many buckets for a short way hold one distance each
+        report.facts["form"] = (
+            "no buckets: a bias for each distance" + f" up to {exact}" * clipped
+        )
         if wanted.get("num_buckets") is not None:
-            seen = f"{len(past)} of the distances up to {REACH} have a bias of their own."
-            report.wrong("no-buckets", seen, "Distances are used as they are, without buckets.", "buckets")
+            seen = (
+                f"{len(past)} of the distances up to {REACH} have a bias of their own."
+            )
+            report.add_finding(
+                "no-buckets",
+                seen,
+                "Distances are used as they are, without buckets.",
+                "buckets",
+            )
         return
     report.facts["buckets a direction"] = len(past)
     if distance is None:
@@ -270,7 +403,9 @@ def _check_t5(report: Report, biases: tuple[Array, Array], wanted: dict[str, Any
     report.facts["largest distance"] = distance
     if longest is not None and distance != longest:
         seen = f"The last buckets are those of max_distance = {distance}; {longest} was expected."
-        report.wrong("max-distance", seen, "A setting of the checkpoint is not read.", "buckets")
+        report.add_finding(
+            "max-distance", seen, "A setting of the checkpoint is not read.", "buckets"
+        )
     elif labels:
         _check_labels(report, biases, count, distance, bidirectional)
 
@@ -279,65 +414,111 @@ def _max_distance(begins: Array, count: int, wanted: int | None) -> int | None:
     """The max_distance with which T5's rule for `count` buckets has these edges: the one wanted, else the roundest."""
     if count % 2 or count < 4:
         return None
-    exact, far = count // 2, int(begins[-1])  # the last bucket begins at ⌈E (M/E)^((E−1)/E)⌉
-    low, high = (exact * (edge / exact) ** (exact / (exact - 1)) for edge in (max(far - 1, exact), max(far, exact)))
+    exact, far = (
+        count // 2,
+        int(begins[-1]),
+    )  # the last bucket begins at ⌈E (M/E)^((E−1)/E)⌉
+    low, high = (
+        exact * (edge / exact) ** (exact / (exact - 1))
+        for edge in (max(far - 1, exact), max(far, exact))
+    )
     matching = [
         distance
         for distance in range(max(int(low) - 1, exact + 1), int(high) + 2)
-        if sorted(set(t5_bucket_edges(count, distance))) == begins.tolist()  # a bucket may be empty
+        if sorted(set(t5_bucket_edges(count, distance)))
+        == begins.tolist()  # a bucket may be empty
     ]
     if wanted in matching:
         return wanted
     return max(matching, key=lambda d: (d & -d, d % 10 == 0), default=None)
 
 
-def _wrong_edges(report: Report, past: Array, exact: int, count: int, longest: int | None, bidirectional: bool) -> None:
+def _wrong_edges(
+    report: Report,
+    past: Array,
+    exact: int,
+    count: int,
+    longest: int | None,
+    bidirectional: bool,
+) -> None:
     begins = listed(past[exact : exact + 6])
     seen = f"{len(past)} buckets a direction, {exact} of them for one distance each, then from {begins} … on."
     other = (past[1:] - 1, np.append(0, past + 1), np.append(0, past[1:] - 1))
     moved = [edges for edges in other if _max_distance(edges, count, longest)]
     if moved:
-        report.wrong("bucket-shifted", seen, "Relative positions are off by one.", "buckets")
-    elif (len(past) > count and _max_distance(past[:count], count, longest)) or len(past) == 2 * exact + 1:
+        report.add_finding(
+            "bucket-shifted", seen, "Relative positions are off by one.", "buckets"
+        )
+    elif (len(past) > count and _max_distance(past[:count], count, longest)) or len(
+        past
+    ) == 2 * exact + 1:
         cause = "The last bucket is not clamped: far distances fall into the next one, or into the other direction's."
         if "bucket-range" not in report.codes:
-            report.wrong("bucket-clamp", seen, cause, "buckets")
+            report.add_finding("bucket-clamp", seen, cause, "buckets")
     elif len(past) == 2 * count:
-        report.wrong("bucket-halving", seen, "The buckets are not halved for the two directions.", "buckets")
+        report.add_finding(
+            "bucket-halving",
+            seen,
+            "The buckets are not halved for the two directions.",
+            "buckets",
+        )
     elif 2 * len(past) == count:
         cause = (
             "are halved twice, or num_buckets is not read"
             if bidirectional
             else "are halved for two directions though there is one"
         )
-        report.wrong("bucket-halving", seen, f"The buckets {cause}.", "buckets")
+        report.add_finding("bucket-halving", seen, f"The buckets {cause}.", "buckets")
     elif exact < count // 2:
         cause = "Half of a direction's buckets hold one distance each; here it is halved again, or not at all."
-        report.wrong("bucket-exact", seen, cause, "buckets")
+        report.add_finding("bucket-exact", seen, cause, "buckets")
     else:
-        right = "" if longest is None else f" T5 has {listed(t5_bucket_edges(count, longest)[exact : exact + 6])} …."
+        right = (
+            ""
+            if longest is None
+            else f" T5 has {listed(t5_bucket_edges(count, longest)[exact : exact + 6])} …."
+        )
         cause = "A logarithm in another base or precision decides on the wrong side of an edge."
-        report.wrong("bucket-edges", seen + right, cause, "buckets")
+        report.add_finding("bucket-edges", seen + right, cause, "buckets")
 
 
-def _check_labels(report: Report, biases: tuple[Array, Array], count: int, longest: int, bidirectional: bool) -> None:
+def _check_labels(
+    report: Report,
+    biases: tuple[Array, Array],
+    count: int,
+    longest: int,
+    bidirectional: bool,
+) -> None:
     """The numbers of the buckets, not only their edges."""
     distance = torch.arange(REACH + 1)
     size = count * (2 if bidirectional else 1)
     right = [
-        t5_bucket(r, bidirectional=bidirectional, num_buckets=size, max_distance=longest).numpy()
+        t5_bucket(
+            r, bidirectional=bidirectional, num_buckets=size, max_distance=longest
+        ).numpy()
         for r in (-distance, distance)
     ]
     if all((a[0] == b).all() for a, b in zip(biases, right, strict=True)):
         return
     swapped = bidirectional and (biases[0][0][1:] == right[1][1:]).all()
     if swapped:
-        report.wrong(
-            "sign", "Past keys have the buckets of future ones.", "query − key in place of key − query.", "relative"
+        report.add_finding(
+            "sign",
+            "Past keys have the buckets of future ones.",
+            "query − key in place of key − query.",
+            "relative",
         )
     else:
         count = sum(int((a[0] != b).sum()) for a, b in zip(biases, right, strict=True))
         shared = bidirectional and (biases[0] == biases[1]).all()
-        seen = "Past and future share buckets." if shared else f"The buckets of {count:,} distances have other numbers."
-        cause = "The sign of the distance is dropped." if shared else "Another order, or an offset."
-        report.wrong("bucket-labels", seen, cause, "buckets")
+        seen = (
+            "Past and future share buckets."
+            if shared
+            else f"The buckets of {count:,} distances have other numbers."
+        )
+        cause = (
+            "The sign of the distance is dropped."
+            if shared
+            else "Another order, or an offset."
+        )
+        report.add_finding("bucket-labels", seen, cause, "buckets")

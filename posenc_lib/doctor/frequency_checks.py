@@ -15,20 +15,30 @@ IGNORED = "rope_scaling is read and not used, or not read at all. Short inputs h
 
 
 def check_frequencies(
-    report: Report, frequencies: Array, width: int, dim: int, wanted: dict[str, Any], *, rotary: bool
+    report: Report,
+    frequencies: Array,
+    width: int,
+    dim: int,
+    wanted: dict[str, Any],
+    *,
+    rotary: bool,
 ) -> Fit:
     """Fit the frequencies of an encoding `width` channels wide, write the facts, and judge them."""
     speeds = "planes" if rotary else "clocks"  # where the book explains frequencies
     fitted = fit(frequencies, width)
     falling = np.sort(frequencies)[::-1]
-    disordered = fitted.fault == "" and np.abs(frequencies - falling).max() > 1e-6 * falling[0]
+    disordered = (
+        fitted.fault == "" and np.abs(frequencies - falling).max() > 1e-6 * falling[0]
+    )
     if disordered and (ordered := fit(falling, width)).name != "free":
         report.facts["base"] = ordered.base
-        report.wrong(
+        report.add_finding(
             "pair-order",
-            f"The frequencies are those of base {number(ordered.base or 0)} in another order: the first are "
+            f"The frequencies are those of base {number(ordered.base or 0)} in another "
+            "order: the first are "
             f"{listed(frequencies[:3])}.",
-            "Frequencies fall from pair to pair, θ^(−2i/d). They were flipped, rolled or sorted, or an index is off.",
+            "Frequencies fall from pair to pair, θ^(−2i/d). They were flipped, rolled "
+            "or sorted, or an index is off.",
             speeds,
         )
         return Fit(("free",))
@@ -37,7 +47,9 @@ def check_frequencies(
         return Fit(("free",))
     slip = _slips(report, frequencies, fitted, width, wanted, speeds)
     report.facts["base"] = fitted.base
-    report.facts["schedule"] = " or ".join(fitted.names[:1] if fitted.name == "none" else fitted.names)
+    report.facts["schedule"] = " or ".join(
+        fitted.names[:1] if fitted.name == "none" else fitted.names
+    )
     if fitted.factor != 1:
         report.facts["factor"] = fitted.factor
     if fitted.original_length is not None:
@@ -47,7 +59,9 @@ def check_frequencies(
     if fitted.name == "free":
         if _strays(report, frequencies, width, speeds):
             return fitted
-        report.notes.append(f"No schedule fits. The first frequencies are {listed(frequencies[:4])}.")
+        report.notes.append(
+            f"No schedule fits. The first frequencies are {listed(frequencies[:4])}."
+        )
     scaled = _check_schedule(report, fitted, width, wanted, speeds)
     if not scaled:
         _check_base(report, fitted, width, dim, wanted, speeds)
@@ -64,42 +78,55 @@ def rising(report: Report, frequencies: Array, speeds: str) -> bool:
         or not same(first[1] ** 2, first[0] * first[2])
     ):
         return False
-    report.wrong(
+    report.add_finding(
         "pair-order",
         f"The frequencies rise from pair to pair: {listed(first)}, …",
-        "The position is divided by the frequency, or the exponent has the other sign: θ^(+2i/d) for θ^(−2i/d).",
+        "The position is divided by the frequency, or the exponent has the other sign: "
+        "θ^(+2i/d) for θ^(−2i/d).",
         speeds,
     )
     return True
 
 
-def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: dict[str, Any], speeds: str) -> bool:
+def _slips(
+    report: Report,
+    frequencies: Array,
+    fitted: Fit,
+    width: int,
+    wanted: dict[str, Any],
+    speeds: str,
+) -> bool:
     """What is wrong whatever was meant."""
     base, factor = fitted.base, fitted.factor
     if fitted.fault in ("bfloat16", "float16"):
-        report.wrong(
+        report.add_finding(
             "buffer-cast",
-            f"All {len(frequencies)} frequencies are {fitted.fault} numbers, off the formula by up to 1 in "
+            f"All {len(frequencies)} frequencies are {fitted.fault} numbers, off the "
+            "formula by up to 1 in "
             f"{256 if fitted.fault == 'bfloat16' else 2048}.",
-            "inv_freq is a buffer and was cast with the weights, by .half() or .to(bfloat16). Casting back does not "
+            "inv_freq is a buffer and was cast with the weights, by .half() or "
+            ".to(bfloat16). Casting back does not "
             "bring the bits back: make it anew in float32.",
             "precision",
         )
         return True
     if fitted.fault == "inverted":
-        report.wrong(
+        report.add_finding(
             "ramp-inverted",
-            f"The fast pairs are slowed by {number(factor)} and the slow ones are kept.",
+            f"The fast pairs are slowed by {number(factor)} and the slow ones are "
+            "kept.",
             "beta_fast and beta_slow are exchanged.",
             "ntk_by_parts",
         )
         return True
     if fitted.fault == "ntk head":
-        report.wrong(
+        report.add_finding(
             "ntk-in-ramp",
-            f"Slow pairs are slowed by {number(factor)}, base {number(base or 0)}, and the fast ones follow an "
+            f"Slow pairs are slowed by {number(factor)}, base {number(base or 0)}, and "
+            "the fast ones follow an "
             "NTK-aware base for the same factor.",
-            "NTK-by-parts keeps the fast pairs as they were trained; the change of base was left in.",
+            "NTK-by-parts keeps the fast pairs as they were trained; the change of "
+            "base was left in.",
             "ntk_by_parts",
         )
         return True
@@ -108,27 +135,46 @@ def _slips(report: Report, frequencies: Array, fitted: Fit, width: int, wanted: 
     meant = wanted.get("factor")
     if same(factor, 180 / math.pi) and meant is None:
         seen = f"The fastest pair turns {number(1 / factor)} rad a position, which is one degree."
-        report.wrong("degrees", seen, "Angles are converted from degrees; the formula has radians.", speeds)
+        report.add_finding(
+            "degrees",
+            seen,
+            "Angles are converted from degrees; the formula has radians.",
+            speeds,
+        )
         return True
     if factor < 1 and not (meant is not None and same(factor, meant)):
         seen = f"The fastest pair turns {number(1 / factor)} rad a position; θ^(−2i/d) is at most 1."
-        units = {math.pi: "counted in turns", 2 * math.pi: "counted in turns", 180 / math.pi: "converted to degrees"}
-        unit = next((words for turn, words in units.items() if same(1 / factor, turn)), None)
+        units = {
+            math.pi: "counted in turns",
+            2 * math.pi: "counted in turns",
+            180 / math.pi: "converted to degrees",
+        }
+        unit = next(
+            (words for turn, words in units.items() if same(1 / factor, turn)), None
+        )
         cause = "Positions are multiplied by the factor of linear interpolation; they are divided by it."
         if same(factor, 0.5):
             cause += " Or vectors are turned twice."
         if unit is None:
-            report.wrong("positions-multiplied", seen, cause, "linear_interpolation")
+            report.add_finding(
+                "positions-multiplied", seen, cause, "linear_interpolation"
+            )
         else:
-            report.wrong("positions-multiplied", seen, f"Angles are {unit}; the formula has radians.", speeds)
+            report.add_finding(
+                "positions-multiplied",
+                seen,
+                f"Angles are {unit}; the formula has radians.",
+                speeds,
+            )
         return True
     slip = next((k for k in (1, 2) if same(factor, base ** (k / width), 1e-5)), 0)
     intended = meant is not None and same(factor, meant)
     if slip and not intended and not (meant is None and round_number(factor)):
         written = "(2i + 1)/d" if slip == 1 else "2(i + 1)/d"
-        report.wrong(
+        report.add_finding(
             "exponent-shifted",
-            f"The first frequency is {number(1 / factor)} and not 1: the exponent is {written}.",
+            f"The first frequency is {number(1 / factor)} and not 1: the exponent is "
+            f"{written}.",
             "A formula that counts pairs from 1 is coded with an index from 0.",
             "shifted",
         )
@@ -147,56 +193,86 @@ def _strays(report: Report, frequencies: Array, width: int, speeds: str) -> bool
     if len(off) > 2:
         return False
     base = math.exp(-slope * width / 2)
-    report.wrong(
+    report.add_finding(
         "stray-pair",
-        f"All pairs but {len(off)} have the frequencies of base {number(base)}: pair {off[0]} turns "
-        f"{number(float(frequencies[off[0]]))} rad a position, and {number(math.exp(line[off[0]]))} is on the line.",
+        f"All pairs but {len(off)} have the frequencies of base {number(base)}: pair "
+        f"{off[0]} turns "
+        f"{number(float(frequencies[off[0]]))} rad a position, and "
+        f"{number(math.exp(line[off[0]]))} is on the line.",
         "A frequency stands twice, or is overwritten; the index jumps there.",
         speeds,
     )
     return True
 
 
-def _check_schedule(report: Report, fitted: Fit, width: int, wanted: dict[str, Any], speeds: str) -> bool:
+def _check_schedule(
+    report: Report, fitted: Fit, width: int, wanted: dict[str, Any], speeds: str
+) -> bool:
     """Schedule and factor against those meant; True where the base has been judged with them."""
-    meant, factor, base = wanted.get("schedule"), wanted.get("factor"), wanted.get("base")
+    meant, factor, base = (
+        wanted.get("schedule"),
+        wanted.get("factor"),
+        wanted.get("base"),
+    )
     if meant == "dynamic_ntk":
         return False
     if meant == "ntk_aware":
         return _check_ntk(report, fitted, width, factor, base)
     if meant is not None and meant not in fitted.names:
-        if fitted.name == "none" and meant != "longrope":  # whose short list may be all 1
+        if (
+            fitted.name == "none" and meant != "longrope"
+        ):  # whose short list may be all 1
             seen = f"No scaling is applied: the frequencies are those of base {number(fitted.base or 0)}."
-            report.wrong("schedule-ignored", seen, IGNORED, meant)
+            report.add_finding("schedule-ignored", seen, IGNORED, meant)
         elif meant != "longrope":
-            follow = "no schedule that the doctor knows" if fitted.name == "free" else " or ".join(fitted.names)
-            report.wrong(
+            follow = (
+                "no schedule that the doctor knows"
+                if fitted.name == "free"
+                else " or ".join(fitted.names)
+            )
+            report.add_finding(
                 "schedule",
                 f"The frequencies follow {follow}, not {meant}.",
-                "A rope_type is read as another one, or its ramp is laid out in other units.",
+                "A rope_type is read as another one, or its ramp is laid out in other "
+                "units.",
                 speeds if meant == "none" else meant,
             )
         return True
-    if factor is not None and fitted.name != "free" and not same(fitted.factor, factor, 1e-4) and fitted.name != "none":
+    if (
+        factor is not None
+        and fitted.name != "free"
+        and not same(fitted.factor, factor, 1e-4)
+        and fitted.name != "none"
+    ):
         twice = same(fitted.factor, factor**2, 1e-4)
-        report.wrong(
+        report.add_finding(
             "factor-twice" if twice else "factor",
-            f"Slow pairs are slowed by {number(fitted.factor)}; {number(float(factor))} was expected"
+            f"Slow pairs are slowed by {number(fitted.factor)}; "
+            f"{number(float(factor))} was expected"
             + (": the factor is applied twice." if twice else "."),
-            "Positions are divided and frequencies as well." if twice else "Another factor is read from the file.",
+            "Positions are divided and frequencies as well."
+            if twice
+            else "Another factor is read from the file.",
             fitted.name,
         )
     elif factor is not None and factor != 1 and fitted.name == "none" and meant is None:
         seen = f"No scaling by {number(float(factor))}: the first frequency is 1, the base {number(fitted.base or 0)}."
-        report.wrong("schedule-ignored", seen, IGNORED, "linear_interpolation")
+        report.add_finding("schedule-ignored", seen, IGNORED, "linear_interpolation")
     return False
 
 
-def _check_ntk(report: Report, fitted: Fit, width: int, factor: float | None, base: float | None) -> bool:
+def _check_ntk(
+    report: Report, fitted: Fit, width: int, factor: float | None, base: float | None
+) -> bool:
     """NTK-aware scaling is a change of base, so it shows only against the base that it starts from."""
     if fitted.name != "none":
         seen = f"The frequencies follow {' or '.join(fitted.names)}, and NTK-aware scaling is a change of base alone."
-        report.wrong("schedule", seen, "Two schedules are applied, or a rope_type is read as another one.", "ntk_aware")
+        report.add_finding(
+            "schedule",
+            seen,
+            "Two schedules are applied, or a rope_type is read as another one.",
+            "ntk_aware",
+        )
         return True
     if fitted.base is None or base is None:
         return True  # against no base, any base may be scaled
@@ -208,35 +284,57 @@ def _check_ntk(report: Report, fitted: Fit, width: int, factor: float | None, ba
         return True
     causes = {
         base: ("schedule-ignored", "The scaling is read and not used."),
-        base * factor: ("exponent-dropped", "The base is multiplied by s and not by s^(d/(d−2))."),
+        base * factor: (
+            "exponent-dropped",
+            "The base is multiplied by s and not by s^(d/(d−2)).",
+        ),
     }
     seen = (
-        f"The base is {number(fitted.base)}; NTK-aware scaling of {number(base)} by {number(factor)} gives "
+        f"The base is {number(fitted.base)}; NTK-aware scaling of {number(base)} by "
+        f"{number(factor)} gives "
         f"{number(right)}."
     )
     code, cause = next(
         (found for value, found in causes.items() if same(fitted.base, value)),
         ("base", "Another factor or base is read."),
     )
-    report.wrong(code, seen, cause, "ntk_aware")
+    report.add_finding(code, seen, cause, "ntk_aware")
     return True
 
 
-def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[str, Any], speeds: str) -> None:
+def _check_base(
+    report: Report,
+    fitted: Fit,
+    width: int,
+    dim: int,
+    wanted: dict[str, Any],
+    speeds: str,
+) -> None:
     """The base against the one meant, with the slips that make one of the other."""
     base, meant = fitted.base, wanted.get("base")
     if base is None:
-        if meant is not None and wanted.get("schedule") is None and fitted.name == "free" and width >= 8:
+        if (
+            meant is not None
+            and wanted.get("schedule") is None
+            and fitted.name == "free"
+            and width >= 8
+        ):
             seen = f"The frequencies are not those of base {number(float(meant))}, nor of any other."
             cause = "Another formula, or a list of frequencies. Give schedule= if one that depends on a list is meant."
-            report.wrong("base", seen, cause, speeds)
+            report.add_finding("base", seen, cause, speeds)
         return
     step = 2 * math.log(base) / width  # ln of the ratio of neighbours
-    if abs(step - round(step)) < 1e-6 and round(step) > 0 and (meant is None or not same(base, meant)):
-        report.wrong(
+    if (
+        abs(step - round(step)) < 1e-6
+        and round(step) > 0
+        and (meant is None or not same(base, meant))
+    ):
+        report.add_finding(
             "exponent-floored",
-            f"Each frequency is the one before times exp(−{round(step)}), whatever the base.",
-            "−log(base) / d // 2 is (−log(base) / d) // 2, which is floored to a whole number.",
+            f"Each frequency is the one before times exp(−{round(step)}), whatever the "
+            "base.",
+            "−log(base) / d // 2 is (−log(base) / d) // 2, which is floored to a whole "
+            "number.",
             "floored",
         )
         return
@@ -245,25 +343,49 @@ def _check_base(report: Report, fitted: Fit, width: int, dim: int, wanted: dict[
     n = width // 2
     causes = [
         *_over_head(meant, width, dim),
-        (meant**0.5, "exponent-halved", "The exponent is i/d and not 2i/d: a pair's index is taken for a channel's."),
-        (meant**2, "exponent-doubled", "The exponent is 4i/d and not 2i/d: the index is doubled twice."),
+        (
+            meant**0.5,
+            "exponent-halved",
+            "The exponent is i/d and not 2i/d: a pair's index is taken for a "
+            "channel's.",
+        ),
+        (
+            meant**2,
+            "exponent-doubled",
+            "The exponent is 4i/d and not 2i/d: the index is doubled twice.",
+        ),
     ]
     if n > 1:
         causes.append(
-            (meant ** (n / (n - 1)), "exponent-divisor", "The exponent is i/(d/2 − 1), as in tensor2tensor's table.")
+            (
+                meant ** (n / (n - 1)),
+                "exponent-divisor",
+                "The exponent is i/(d/2 − 1), as in tensor2tensor's table.",
+            )
         )
-    causes.append((10000.0, "base", "The configuration's base is dropped, and the default 10,000 is used."))
+    causes.append(
+        (
+            10000.0,
+            "base",
+            "The configuration's base is dropped, and the default 10,000 is used.",
+        )
+    )
     other = round(width * math.log(meant) / math.log(base)) if base > 1 else 0
     if meant > 1 and other > width and other % 16 == 0:
         cause = f"The exponent is 2i/{other} and not 2i/{width}: it runs over another width, the model's say."
         causes.append((meant ** (width / other), "exponent-width", cause))
     code, cause = next(
         ((code, cause) for value, code, cause in causes if same(base, value)),
-        ("base", "Another model's base, or a schedule that changes it: NTK-aware scaling does."),
+        (
+            "base",
+            "Another model's base, or a schedule that changes it: NTK-aware scaling "
+            "does.",
+        ),
     )
-    report.wrong(
+    report.add_finding(
         code,
-        f"The frequencies are those of base {number(base)}; {number(float(meant))} was expected. The slowest pair "
+        f"The frequencies are those of base {number(base)}; {number(float(meant))} was "
+        "expected. The slowest pair "
         f"turns {number(float(np.exp((1 - 1 / n) * (math.log(meant) - math.log(base)))))} times as fast as it should.",
         cause,
         "letter" if code == "exponent-halved" else speeds,

@@ -16,7 +16,7 @@ from torch import Tensor
 Array = NDArray[Any]
 
 
-class RefusedError(Exception):
+class CallError(Exception):
     """The function raised, or returned something of another shape."""
 
 
@@ -28,45 +28,62 @@ def call(fn: Callable[..., Any], *arguments: Any) -> Tensor:
             if isinstance(result, Tensor):
                 result = result.cpu()
     except Exception as error:
-        raise RefusedError(f"{type(error).__name__}: {' '.join(str(error).split())[:120].rstrip('.!')}") from error
+        raise CallError(
+            f"{type(error).__name__}: {' '.join(str(error).split())[:120].rstrip('.!')}"
+        ) from error
     if not isinstance(result, Tensor):
-        raise RefusedError(f"a {type(result).__name__} was returned, not a tensor")
+        raise CallError(f"a {type(result).__name__} was returned, not a tensor")
     if result.is_complex():
-        raise RefusedError("a complex tensor was returned, not a real one")
+        raise CallError("a complex tensor was returned, not a real one")
     return result
 
 
 class Rotary:
     """A function (x, positions) → x′, as a matrix for each position.
 
-    The unit vectors lie along the batch axis, so that tokens, positions and shapes are those of an ordinary call.
+    The unit vectors lie along the batch axis, so that tokens, positions and shapes are
+    those of an ordinary call.
     """
 
     def __init__(self, fn: Callable[..., Any], dim: int, token_axis: int) -> None:
-        self.fn, self.dim, self.token_axis, self.dtype, self.dims = fn, dim, token_axis, torch.float64, 4
+        self.fn, self.dim, self.token_axis, self.dtype, self.dims = (
+            fn,
+            dim,
+            token_axis,
+            torch.float64,
+            4,
+        )
         self.rows = False  # whether positions must be (B, T)
         self._settle()
 
     def _settle(self) -> None:
         """Find the shape of x and the dtype that the function takes: the library's first."""
         refusals = []
-        for dtype, dims, rows in product((torch.float64, torch.float32), (4, 3, 2), (False, True)):
+        for dtype, dims, rows in product(
+            (torch.float64, torch.float32), (4, 3, 2), (False, True)
+        ):
             self.dtype, self.dims, self.rows = dtype, dims, rows
             try:
                 self.matrices(range(5))
                 return
-            except RefusedError as refusal:
+            except CallError as refusal:
                 refusals.append(str(refusal))
-        raise RefusedError(refusals[0])
+        raise CallError(refusals[0])
 
     def apply(self, x: Tensor, positions: Sequence[int] | Tensor) -> Tensor:
         at = torch.as_tensor(positions)
         alike = self.rows and at.dim() == 1
-        y = call(self.fn, x, at.expand(x.shape[0] if self.dims > 2 else 1, -1) if alike else at)
+        y = call(
+            self.fn,
+            x,
+            at.expand(x.shape[0] if self.dims > 2 else 1, -1) if alike else at,
+        )
         if y.shape != x.shape:
-            raise RefusedError(f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}")
+            raise CallError(
+                f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}"
+            )
         if not y.is_floating_point():
-            raise RefusedError(f"x in {x.dtype} came back in {y.dtype}")
+            raise CallError(f"x in {x.dtype} came back in {y.dtype}")
         return y
 
     def vectors(self, x: Tensor, positions: Sequence[int]) -> Tensor:
@@ -79,7 +96,9 @@ class Rotary:
         axis = 2 if self.token_axis == 1 else 1
         return self.apply(tokens.unsqueeze(axis), positions).squeeze(axis)
 
-    def matrices(self, positions: Sequence[int], dtype: torch.dtype | None = None) -> Array:
+    def matrices(
+        self, positions: Sequence[int], dtype: torch.dtype | None = None
+    ) -> Array:
         """The matrix of the map at each position: (T, out, in)."""
         unit = torch.eye(self.dim, dtype=dtype or self.dtype)
         return self.vectors(unit, positions).double().permute(1, 2, 0).numpy()
@@ -88,19 +107,29 @@ class Rotary:
 def other_axis(fn: Callable[..., Any], dim: int) -> bool:
     """Whether x (B, H, T, d) is turned by its place on the axis of the heads, and in no call by that of the tokens.
 
-    Code that wants positions (B, T) broadcasts those of shape (T,) along the heads: both are tried.
+    Code that wants positions (B, T) broadcasts those of shape (T,) along the heads:
+    both are tried.
     """
     size = 7 if dim != 7 else 5
     turned = set()
     for dtype, rows in product((torch.float64, torch.float32), (False, True)):
         at = torch.arange(size)
         try:
-            y = call(fn, torch.ones(2, size, size, dim, dtype=dtype), at.expand(2, -1) if rows else at)
-        except RefusedError:
+            y = call(
+                fn,
+                torch.ones(2, size, size, dim, dtype=dtype),
+                at.expand(2, -1) if rows else at,
+            )
+        except CallError:
             continue
         if y.shape != (2, size, size, dim):
             continue
-        moved = [float((y.narrow(axis, 1, size - 1) - y.narrow(axis, 0, size - 1)).abs().max()) for axis in (1, 2)]
+        moved = [
+            float(
+                (y.narrow(axis, 1, size - 1) - y.narrow(axis, 0, size - 1)).abs().max()
+            )
+            for axis in (1, 2)
+        ]
         turned.add("tokens" if moved[1] > 1e-9 else "heads" if moved[0] > 1e-6 else "")
     return "heads" in turned and "tokens" not in turned
 
@@ -113,20 +142,32 @@ def wrap(angle: Array | float) -> Array:
 def speeds(z: Array) -> tuple[Array, Array]:
     """Frequencies and first angles of hands z (T, n) at consecutive positions."""
     count = len(z) - 1
-    step = np.angle((z[1:] * z[:-1].conj()).sum(0))  # a mean, so that a step of half a turn has one sign
-    return step + wrap(np.angle(z[-1] * z[0].conj()) - step * count) / count, np.angle(z[0])
+    step = np.angle(
+        (z[1:] * z[:-1].conj()).sum(0)
+    )  # a mean, so that a step of half a turn has one sign
+    return step + wrap(np.angle(z[-1] * z[0].conj()) - step * count) / count, np.angle(
+        z[0]
+    )
 
 
-def displacement(difference: Array, frequencies: Array, tolerance: float, reach: float = 0) -> float | None:
+def displacement(
+    difference: Array, frequencies: Array, tolerance: float, reach: float = 0
+) -> float | None:
     """The number of positions δ that explains differences of angle in all pairs, ω_i δ; None if there is none.
 
-    From the slowest pair, which knows large δ roughly, to the fastest, which knows it precisely. The slowest pair is
-    allowed whole turns, as many as it takes to find every |δ| ≤ `reach`.
+    From the slowest pair, which knows large δ roughly, to the fastest, which knows it
+    precisely. The slowest pair is allowed whole turns, as many as it takes to find
+    every |δ| ≤ `reach`.
     """
     order = np.argsort(np.abs(frequencies))
     order = order[np.abs(frequencies[order]) > 1e-12]
     slowest = float(frequencies[order[0]]) if len(order) else 1.0
-    turns = np.array(sorted(range(-(count := round(reach * abs(slowest) / (2 * math.pi))), count + 1), key=abs))
+    turns = np.array(
+        sorted(
+            range(-(count := round(reach * abs(slowest) / (2 * math.pi))), count + 1),
+            key=abs,
+        )
+    )
     delta = 2 * math.pi * turns / slowest
     for i in order:
         delta = delta + wrap(difference[i] - frequencies[i] * delta) / frequencies[i]
@@ -138,9 +179,13 @@ def displacement(difference: Array, frequencies: Array, tolerance: float, reach:
 def places(difference: Array, positions: Any, frequencies: Array) -> Array | None:
     """As which position each token is turned, from differences of angle (T, n); None if one is turned as none."""
     at = np.asarray(positions, dtype=float)
-    reach = 2 * at[-1] if len(frequencies) > 2 else 0  # from p to −p, where int16 wraps; two pairs fit too many
+    reach = (
+        2 * at[-1] if len(frequencies) > 2 else 0
+    )  # from p to −p, where int16 wraps; two pairs fit too many
     found = [displacement(row, frequencies, 1e-2, reach) for row in difference]
-    return None if None in found else np.asarray(at + np.asarray(found, dtype=float)) + 0.0
+    return (
+        None if None in found else np.asarray(at + np.asarray(found, dtype=float)) + 0.0
+    )
 
 
 def rounded(values: Array | float, dtype: torch.dtype) -> Array:
@@ -165,7 +210,9 @@ class Model:
         return m[:, a, a] - 1j * m[:, a, b], m[:, b, b] + 1j * m[:, b, a]
 
     def angles(self, positions: Any) -> Array:
-        return np.asarray(positions, dtype=float)[:, None] * self.frequencies + self.first
+        return (
+            np.asarray(positions, dtype=float)[:, None] * self.frequencies + self.first
+        )
 
     def difference(self, matrices: Array, positions: Any) -> Array:
         """Measured minus expected angles, (T, n)."""

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 WIDTH = 80
-MISPLACED = {"length-dependent", "offset-ignored", "cache-offset", "order-ignored"}  # tokens at other places
+MISPLACED = {
+    "length-dependent",
+    "offset-ignored",
+    "cache-offset",
+    "order-ignored",
+}  # tokens at other places
 
 
 class Place(NamedTuple):
@@ -20,7 +25,9 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         number = self.page.partition("/")[2][:2]
-        chapter = f" (chapter {number})" if number.isdigit() and 0 < int(number) < 90 else ""
+        chapter = (
+            f" (chapter {number})" if number.isdigit() and 0 < int(number) < 90 else ""
+        )
         heading = self.heading.translate({ord(sign): None for sign in "$`"})
         return f"{self.title}{chapter}, “{heading}”"
 
@@ -75,7 +82,6 @@ class Finding:
     """Something that is wrong: what was seen, and the usual cause.
 
     Equation: none: words about a measurement
-    Shapes: none
 
     Args:
         code: a short name of the kind of fault, for programs.
@@ -97,11 +103,11 @@ class Report:
     """What `diagnose` found: conventions as facts, faults as findings, and notes that are no faults.
 
     Equation: ok = (findings is empty)
-    Shapes: none
 
     Args:
         kind: "rotary", "pair", "table", "bias" or "buckets".
-        facts: conventions by name: layout, direction, base, schedule and so on; None where nothing can be said.
+        facts: conventions by name: layout, direction, base, schedule and so on; None
+            where nothing can be said.
         findings: what is wrong, the first cause first.
         notes: what is worth knowing and no fault.
 
@@ -124,7 +130,7 @@ class Report:
     def codes(self) -> set[str]:
         return {finding.code for finding in self.findings}
 
-    def wrong(self, code: str, seen: str, cause: str, place: str) -> None:
+    def add_finding(self, code: str, seen: str, cause: str, place: str) -> None:
         """Add a finding, once a code: what follows from a fault is not told again."""
         found = self.finding(code, seen, cause, place)
         if code not in self.codes:
@@ -137,17 +143,28 @@ class Report:
     def raise_if_wrong(self) -> None:
         """An AssertionError with all findings, if there are any: for tests, and for checks of exercises."""
         if not self.ok:
-            raise AssertionError("\n".join(f"{each.seen} {each.cause} Read: {each.place}" for each in self.findings))
+            raise AssertionError(
+                "\n".join(
+                    f"{each.seen} {each.cause} Read: {each.place}"
+                    for each in self.findings
+                )
+            )
 
     def __str__(self) -> str:
         width = max(map(len, self.facts), default=0)
-        what = {"buckets": "bucket", "pair": "rotary (query and key)"}.get(self.kind, self.kind)
+        what = {"buckets": "bucket", "pair": "rotary (query and key)"}.get(
+            self.kind, self.kind
+        )
         lines = [f"A {what} function.", ""]
         for name, value in self.facts.items():
             lines += _wrapped(f"{name:<{width}}  ", show(value))
         lines += [*[""] * bool(self.facts), _headline(len(self.findings))]
         for number, finding in enumerate(self.findings, 1):
-            lines += ["", *_wrapped(f"{number}. ", finding.seen), *_wrapped("   ", f"Usual cause: {finding.cause}")]
+            lines += [
+                "",
+                *_wrapped(f"{number}. ", finding.seen),
+                *_wrapped("   ", f"Usual cause: {finding.cause}"),
+            ]
             lines += _wrapped("   Read: ", str(finding.place))
         for note in self.notes:
             lines += ["", *_wrapped("Note: ", note)]
@@ -165,7 +182,11 @@ def show(value: Any) -> str:
 
 def number(value: float) -> str:
     """A number with at most six digits, and no trailing zeros."""
-    return f"{value:,.0f}" if value >= 1000 and abs(value - round(value)) < 1e-5 * value else f"{value:.6g}"
+    return (
+        f"{value:,.0f}"
+        if value >= 1000 and abs(value - round(value)) < 1e-5 * value
+        else f"{value:.6g}"
+    )
 
 
 def listed(values: Iterable[float]) -> str:
@@ -174,8 +195,12 @@ def listed(values: Iterable[float]) -> str:
 
 
 def _headline(count: int) -> str:
-    return {0: "Nothing is wrong.", 1: "One thing is wrong."}.get(count, f"{count} things are wrong.")
+    return {0: "Nothing is wrong.", 1: "One thing is wrong."}.get(
+        count, f"{count} things are wrong."
+    )
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)) or [head.rstrip()]
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
+    ) or [head.rstrip()]

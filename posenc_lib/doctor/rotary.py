@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc_lib.doctor.calls import LOW, NEAR, check_batch, check_calls, check_far, check_low_precision, check_memory
+from posenc_lib.doctor.calls import (
+    LOW,
+    NEAR,
+    check_batch,
+    check_calls,
+    check_far,
+    check_low_precision,
+    check_memory,
+)
 from posenc_lib.doctor.frequency_checks import check_frequencies, rising
 from posenc_lib.doctor.measure import (
     Array,
+    CallError,
     Model,
-    RefusedError,
     Rotary,
     displacement,
     other_axis,
@@ -26,13 +34,21 @@ from posenc_lib.doctor.report import Report, listed, number
 from posenc_lib.doctor.schedules import Fit, same, unaliased
 
 
-def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis: int, wanted: dict[str, Any]) -> None:
+def diagnose_rotary(
+    report: Report,
+    fn: Callable[..., Any],
+    dim: int,
+    token_axis: int,
+    wanted: dict[str, Any],
+) -> None:
     """Measure the map near position 0, read its conventions off, then try other calls and far positions."""
     if token_axis != 1 and other_axis(fn, dim):
-        report.wrong(
+        report.add_finding(
             "axis",
-            "With x of shape (B, H, T, d), all tokens of a head are turned alike and the heads differently.",
-            "The table is broadcast along axis 1: the function was written for (B, T, H, d). Transpose, or give "
+            "With x of shape (B, H, T, d), all tokens of a head are turned alike and "
+            "the heads differently.",
+            "The table is broadcast along axis 1: the function was written for (B, T, "
+            "H, d). Transpose, or give "
             "token_axis=1 if that shape is meant.",
             "symbols",
         )
@@ -46,10 +62,15 @@ def diagnose_rotary(report: Report, fn: Callable[..., Any], dim: int, token_axis
             name = str(dtype).removeprefix("torch.")
             seen = f"All outputs are {name} numbers, though x is in {str(rotary.dtype).removeprefix('torch.')}."
             cause = "x or the tables are cast inside. Compute in float32 and cast the result to the dtype of x."
-            report.wrong("low-precision", seen, cause, "precision")
+            report.add_finding("low-precision", seen, cause, "precision")
             return
     if not np.isfinite(near).all():
-        report.wrong("not-finite", "Some outputs are not finite.", "Uninitialised or overflowing tables.", "precision")
+        report.add_finding(
+            "not-finite",
+            "Some outputs are not finite.",
+            "Uninitialised or overflowing tables.",
+            "precision",
+        )
         return
     _check_linear(report, rotary, near)
     model = _pairs(report, near, wanted)
@@ -70,17 +91,29 @@ def _same_map(report: Report, rotary: Rotary, near: Array) -> bool:
     again = float(np.abs(rotary.matrices(range(NEAR)) - near).max())
     if again > 1e-6:
         seen = f"The same call, repeated at once, gives another result: off by up to {number(again)}."
-        report.wrong("remembers", seen, "The function counts its calls, or draws at random.", "state")
+        report.add_finding(
+            "remembers",
+            seen,
+            "The function counts its calls, or draws at random.",
+            "state",
+        )
         return False
     added = rotary.vectors(torch.zeros(1, rotary.dim, dtype=rotary.dtype), range(NEAR))
     if float(added.abs().max()) > 1e-6:
         seen = f"A vector of zeros comes back with entries up to {number(float(added.abs().max()))}."
-        report.wrong("added", seen, "A table is added, as an embedding is. A rotation multiplies.", "planes")
+        report.add_finding(
+            "added",
+            seen,
+            "A table is added, as an embedding is. A rotation multiplies.",
+            "planes",
+        )
         return False
     if rotary.dims < 4:
         return True
     batch = (3, 5, 2, rotary.dim) if rotary.token_axis == 1 else (3, 2, 5, rotary.dim)
-    x = torch.randn(batch, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(rotary.dtype)
+    x = torch.randn(
+        batch, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    ).to(rotary.dtype)
     heads = 2 if rotary.token_axis == 1 else 1
     try:
         whole = rotary.apply(x.clone(), range(5))
@@ -89,34 +122,47 @@ def _same_map(report: Report, rotary: Rotary, near: Array) -> bool:
             off = float((torch.cat(parts, axis) - whole).abs().max())
             if off > 1e-4:
                 seen = f"At the same positions, {name} are turned otherwise together than alone: off by {number(off)}."
-                report.wrong("not-alike", seen, "A table is indexed or broadcast along another axis.", "symbols")
+                report.add_finding(
+                    "not-alike",
+                    seen,
+                    "A table is indexed or broadcast along another axis.",
+                    "symbols",
+                )
                 return False
-    except RefusedError:
+    except CallError:
         pass
     return True
 
 
 def _check_linear(report: Report, rotary: Rotary, near: Array) -> None:
     """The matrices say what happens to every x, and x itself is left as it was."""
-    x = torch.randn(NEAR, rotary.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(rotary.dtype)
+    x = torch.randn(
+        NEAR,
+        rotary.dim,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    ).to(rotary.dtype)
     tokens = x[None, :, None] if rotary.token_axis == 1 else x[None, None]
     tokens = tokens if rotary.dims == 4 else x[None] if rotary.dims == 3 else x
     y = rotary.apply(tokens.clone(), range(NEAR)).reshape(x.shape).double().numpy()
     error = np.abs(y - np.einsum("tij,tj->ti", near, x.double().numpy())).max()
     if error > 1e-4:
-        report.wrong(
+        report.add_finding(
             "not-linear",
-            f"Vectors are not turned as the unit vectors they are made of: off by {number(float(error))}.",
-            "The function normalises, clips or mixes tokens, or depends on the calls before.",
+            "Vectors are not turned as the unit vectors they are made of: off by "
+            f"{number(float(error))}.",
+            "The function normalises, clips or mixes tokens, or depends on the calls "
+            "before.",
             "kept",
         )
     before = tokens.clone()
     rotary.apply(tokens, range(NEAR))
     if not torch.equal(tokens, before):
-        report.wrong(
+        report.add_finding(
             "in-place",
             "The function changes the x that it is given.",
-            "Halves of x are views: writing to one overwrites what the other still needs. Make a new tensor.",
+            "Halves of x are views: writing to one overwrites what the other still "
+            "needs. Make a new tensor.",
             "state",
         )
 
@@ -126,11 +172,16 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
     dim = near.shape[-1]
     at_zero = np.abs(near[0])
     rows = at_zero.argmax(0)
-    permuted = (np.abs(at_zero.max(0) - at_zero.max()) < 1e-6).all() and (np.sort(at_zero, 0)[:-1] < 1e-6).all()
+    permuted = (np.abs(at_zero.max(0) - at_zero.max()) < 1e-6).all() and (
+        np.sort(at_zero, 0)[:-1] < 1e-6
+    ).all()
     if not (permuted and len(set(rows)) == dim):
         rows = np.arange(dim)
     plain = (np.abs(near).max(0) > 1e-14) & ~np.eye(dim, dtype=bool)
-    if plain.sum(0).max() == 1 and plain.T[np.arange(dim), rows][rows != np.arange(dim)].all():
+    if (
+        plain.sum(0).max() == 1
+        and plain.T[np.arange(dim), rows][rows != np.arange(dim)].all()
+    ):
         rows = np.arange(dim)  # a quarter turn and no other order
     strength = np.abs(near[:, rows]).max(0) * (1 - np.eye(dim))
     linked = (strength > 1e-14) | (strength.T > 1e-14)
@@ -141,14 +192,16 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
         if np.ptp(own) > 1e-6:
             seen += f"; each is multiplied by numbers from {listed((own.min(),))} to {listed((own.max(),))}"
             cause = "The term with the sine is missing."
-        report.wrong("no-rotation", f"{seen}.", cause, "argument")
+        report.add_finding("no-rotation", f"{seen}.", cause, "argument")
         return None
     if linked.sum(0).max() > 1:
         channel = int(linked.sum(0).argmax())
-        report.wrong(
+        report.add_finding(
             "mixed",
-            f"Channel {channel} is mixed with {linked[channel].sum()} others; in a rotation each has one partner.",
-            "The input is split into pairs in one layout and the output joined in another.",
+            f"Channel {channel} is mixed with {linked[channel].sum()} others; in a "
+            "rotation each has one partner.",
+            "The input is split into pairs in one layout and the output joined in "
+            "another.",
             "spellings",
         )
         return None
@@ -157,20 +210,32 @@ def _pairs(report: Report, near: Array, wanted: dict[str, Any]) -> Model | None:
     layout = _layout(pairs, dim)
     report.facts["layout"] = layout
     if (rows != np.arange(dim)).any():
-        report.facts["layout"] = f"{layout} in, {_layout(np.sort(rows[pairs], 1), dim)} out"
+        report.facts["layout"] = (
+            f"{layout} in, {_layout(np.sort(rows[pairs], 1), dim)} out"
+        )
         moved = f"Channels come out in another order: channel 1 becomes channel {rows[1]}, even at position 0."
         if wanted.get("layout") is None:
             report.notes.append(
-                moved + " Scores are right if query and key are both treated so, as in DeepSeek-V3's code; the "
+                moved
+                + " Scores are right if query and key are both treated so, as in DeepSeek-V3's code; the "
                 "vectors are not those of either layout."
             )
         else:
-            report.wrong("order", moved, "Pairs are split in one layout and joined in another.", "spellings")
-    elif wanted.get("layout") not in (None, layout) and not (len(pairs) == 1 and pairs[0, 1] == pairs[0, 0] + 1):
-        report.wrong(
+            report.add_finding(
+                "order",
+                moved,
+                "Pairs are split in one layout and joined in another.",
+                "spellings",
+            )
+    elif wanted.get("layout") not in (None, layout) and not (
+        len(pairs) == 1 and pairs[0, 1] == pairs[0, 0] + 1
+    ):
+        report.add_finding(
             "layout",
-            f"Channel 0 is paired with channel {pairs[0, 1]}: the layout is {layout}, not {wanted['layout']}.",
-            "Two published layouts differ by a permutation of channels. Convert the weights once "
+            f"Channel 0 is paired with channel {pairs[0, 1]}: the layout is {layout}, "
+            f"not {wanted['layout']}.",
+            "Two published layouts differ by a permutation of channels. Convert the "
+            "weights once "
             "(convert_projection), or pair the other way.",
             "spellings",
         )
@@ -184,62 +249,94 @@ def _layout(pairs: Array, dim: int) -> str:
     if (b - a == 1).all() and ((a - a[0]) % 2 == 0).all():
         return "interleaved"
     run = (a == a[0] + np.arange(n)).all()
-    return "half" if run and ((b - a == n).all() or (b - a == dim // 2).all()) else "other"
+    return (
+        "half" if run and ((b - a == n).all() or (b - a == dim // 2).all()) else "other"
+    )
 
 
-def _width(report: Report, pairs: Array, near: Array, rows: Array, layout: str, wanted: dict[str, Any]) -> None:
+def _width(
+    report: Report,
+    pairs: Array,
+    near: Array,
+    rows: Array,
+    layout: str,
+    wanted: dict[str, Any],
+) -> None:
     """How many channels turn; whether the others pass through."""
     dim, turned = near.shape[-1], pairs.size
     dim, turned = near.shape[-1], pairs.size
-    spread = layout == "half" and turned < dim and (pairs[:, 1] - pairs[:, 0] == dim // 2).all()
+    spread = (
+        layout == "half"
+        and turned < dim
+        and (pairs[:, 1] - pairs[:, 0] == dim // 2).all()
+    )
     where = "" if pairs.min() == 0 else f", from channel {pairs.min()} on"
     report.facts["rotated channels"] = f"{turned} of {dim}{where}"
     if where and not spread:
         report.notes.append(
-            "The first channels don't turn. So it is in latent attention; with a partial rotary factor the first turn."
+            "The first channels don't turn. So it is in latent attention; with a "
+            "partial rotary factor the first turn."
         )
     rest = np.setdiff1d(np.arange(dim), pairs)
     kept = near[:, rows][:, rest, rest]
     if len(rest) and np.abs(kept - 1).max() > 1e-12:
-        report.wrong(
+        report.add_finding(
             "tail",
-            f"Channels that don't turn are changed, too: multiplied by {listed([kept.min(), kept.max()])}.",
-            "An attention factor, or a cast, is applied to all channels and not to the rotated ones.",
+            "Channels that don't turn are changed, too: multiplied by "
+            f"{listed([kept.min(), kept.max()])}.",
+            "An attention factor, or a cast, is applied to all channels and not to the "
+            "rotated ones.",
             "partial",
         )
     expected = wanted.get("rotary_dim")
     if expected is not None and (turned != expected or spread):
-        meant = f"{expected} were expected to" if turned != expected else f"(i, i + {turned // 2}) was expected"
-        report.wrong(
+        meant = (
+            f"{expected} were expected to"
+            if turned != expected
+            else f"(i, i + {turned // 2}) was expected"
+        )
+        report.add_finding(
             "rotary-width",
-            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); {meant}.",
-            "Frequencies or pairs are built over the width of the head and not over the rotated channels, or a "
+            f"{turned} channels turn, in pairs (i, i + {pairs[0, 1] - pairs[0, 0]}); "
+            f"{meant}.",
+            "Frequencies or pairs are built over the width of the head and not over "
+            "the rotated channels, or a "
             "partial_rotary_factor is not read.",
             "partial",
         )
 
 
-def _check_rows(report: Report, model: Model, near: Array, wanted: dict[str, Any]) -> bool:
+def _check_rows(
+    report: Report, model: Model, near: Array, wanted: dict[str, Any]
+) -> bool:
     """Both rows of a pair show one rotation of constant length; False where frequencies would mean nothing."""
     first, second = model.hands(near)
     lengths = np.abs(first)
     if np.abs(first - second.conj()).max() < 1e-5 < np.abs(first - second).max():
-        wide, narrow = np.abs(first.real) + np.abs(first.imag), np.abs(np.abs(first.real) - np.abs(first.imag))
-        report.wrong(
+        wide, narrow = (
+            np.abs(first.real) + np.abs(first.imag),
+            np.abs(np.abs(first.real) - np.abs(first.imag)),
+        )
+        report.add_finding(
             "sine-sign",
-            "Both rows of a pair have the sine with one sign, which is no rotation: lengths are multiplied by "
-            f"{number(round(float(narrow.min()), 3))} … {number(float(wide.max()))}, and scores depend on more than "
+            "Both rows of a pair have the sine with one sign, which is no rotation: "
+            "lengths are multiplied by "
+            f"{number(round(float(narrow.min()), 3))} … {number(float(wide.max()))}, "
+            "and scores depend on more than "
             "the offset.",
             "A minus is missing in rotate_half, or stands before both halves.",
             "kept",
         )
         return False
     if np.abs(first + second).max() < 1e-5:
-        report.wrong(
+        report.add_finding(
             "reflection",
-            "Every pair is reflected and not turned, at position 0 as well. Lengths are kept. Where query and key are "
-            "both treated so, scores are those of a rotation; with a partner that is turned they are not relative.",
-            "A minus stands in the wrong row, or the two halves are joined in the wrong order.",
+            "Every pair is reflected and not turned, at position 0 as well. Lengths "
+            "are kept. Where query and key are "
+            "both treated so, scores are those of a rotation; with a partner that is "
+            "turned they are not relative.",
+            "A minus stands in the wrong row, or the two halves are joined in the "
+            "wrong order.",
             "kept",
         )
         return False
@@ -260,11 +357,21 @@ def _order(report: Report, model: Model) -> None:
     """Pairs of no published layout: which channel is the first, and which pair, can't be known. The fastest is."""
     back = np.sign(model.frequencies) < 0
     model.pairs[back] = model.pairs[back, ::-1]
-    model.frequencies, model.first = np.abs(model.frequencies), np.where(back, -model.first, model.first)
+    model.frequencies, model.first = (
+        np.abs(model.frequencies),
+        np.where(back, -model.first, model.first),
+    )
     order = np.argsort(-model.frequencies, kind="stable")
-    model.pairs, model.frequencies, model.first = model.pairs[order], model.frequencies[order], model.first[order]
+    model.pairs, model.frequencies, model.first = (
+        model.pairs[order],
+        model.frequencies[order],
+        model.first[order],
+    )
     pairs = ", ".join(f"({a}, {b})" for a, b in model.pairs[:3])
-    report.notes.append(f"The fastest pairs are {pairs}: no published layout. Its direction can't be told.")
+    report.notes.append(
+        f"The fastest pairs are {pairs}: no published layout. Its direction can't be "
+        "told."
+    )
 
 
 def _norm(report: Report, hands: Array) -> None:
@@ -273,25 +380,37 @@ def _norm(report: Report, hands: Array) -> None:
     norm = f"Lengths are multiplied by {number(float(lengths.min()))} … {number(float(lengths.max()))}. "
     cosine, sine = np.abs(hands.real).max(), np.abs(hands.imag[:, 0]).max()
     steps = np.diff(lengths.mean(1))
-    if np.ptp(lengths, axis=1).max() < 1e-4 * lengths.mean() or min(steps.max(), -steps.min(), key=abs) < -1e-5:
+    if (
+        np.ptp(lengths, axis=1).max() < 1e-4 * lengths.mean()
+        or min(steps.max(), -steps.min(), key=abs) < -1e-5
+    ):
         seen = norm + "The factor changes from position to position."
         cause = "A decay such as xPos's, whose key gets the inverse. Alone it makes scores depend on positions."
     elif abs(cosine / max(sine, 1e-9) - 1) > 0.03:
-        seen = norm + f"Cosines reach {number(float(cosine))}, sines {number(float(sine))}."
+        seen = (
+            norm
+            + f"Cosines reach {number(float(cosine))}, sines {number(float(sine))}."
+        )
         one = "One of the two terms is missing." if min(cosine, sine) < 1e-6 else ""
         cause = one or "The attention factor multiplies one of the two tables only."
     elif np.ptp(lengths, axis=0).max() < 1e-4 * lengths.mean():
-        seen, cause = norm + "The factor differs between pairs.", "A scale is laid out for another pairing."
+        seen, cause = (
+            norm + "The factor differs between pairs.",
+            "A scale is laid out for another pairing.",
+        )
     else:
         seen = norm + "The factor differs between pairs and positions."
         cause = "Cosines and sines are those of different positions or frequencies."
-    report.wrong("norm", seen, cause, "kept")
+    report.add_finding("norm", seen, cause, "kept")
 
 
 def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
     """The two rows of a pair have different angles: whose frequency does each channel have?"""
     of_channel = np.zeros(int(model.pairs.max()) + 1)
-    of_channel[model.pairs[:, 0]], of_channel[model.pairs[:, 1]] = speeds(first)[0], speeds(second)[0]
+    of_channel[model.pairs[:, 0]], of_channel[model.pairs[:, 1]] = (
+        speeds(first)[0],
+        speeds(second)[0],
+    )
     used = of_channel[np.sort(model.pairs.ravel())]
     n = len(model.pairs)
     lengths = np.abs(speeds(first)[0] - speeds(second)[0])
@@ -302,29 +421,38 @@ def _tables(report: Report, model: Model, first: Array, second: Array) -> None:
         table = "interleaved"
     pairing = report.facts["layout"]
     if table not in ("unknown", pairing):
-        report.wrong(
+        report.add_finding(
             "tables-mixed",
-            f"Channels are paired in the {pairing} layout, but the table of angles is in the {table} one: the two "
-            f"channels of a pair turn at speeds that differ by up to {number(float(lengths.max()))} a position, so "
+            f"Channels are paired in the {pairing} layout, but the table of angles is "
+            f"in the {table} one: the two "
+            "channels of a pair turn at speeds that differ by up to "
+            f"{number(float(lengths.max()))} a position, so "
             "lengths are not kept.",
-            f"cat((angles, angles)) belongs to half, repeat_interleave to interleaved; here {pairing} pairs meet the "
+            "cat((angles, angles)) belongs to half, repeat_interleave to interleaved; "
+            f"here {pairing} pairs meet the "
             "other one.",
             "mixed-table",
         )
     else:
-        blocks = np.stack((first.real, -first.imag, second.imag, second.real), -1).reshape(*first.shape, 2, 2)
+        blocks = np.stack(
+            (first.real, -first.imag, second.imag, second.real), -1
+        ).reshape(*first.shape, 2, 2)
         stretched = np.linalg.svd(blocks, compute_uv=False)
         if "in-place" not in report.codes:  # from which it follows
-            report.wrong(
+            report.add_finding(
                 "norm",
-                "The two rows of a pair show different rotations: lengths are multiplied by "
+                "The two rows of a pair show different rotations: lengths are "
+                "multiplied by "
                 f"{number(float(stretched.min()))} … {number(float(stretched.max()))}.",
-                "Cosines and sines come from different tables, or one of them has another sign or order.",
+                "Cosines and sines come from different tables, or one of them has "
+                "another sign or order.",
                 "kept",
             )
 
 
-def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, Any]) -> Fit:
+def _frequencies(
+    report: Report, model: Model, near: Array, wanted: dict[str, Any]
+) -> Fit:
     """Direction, schedule, base, attention factor and first position."""
     difference = model.difference(near, range(NEAR))
     off = np.abs(difference).max(1)
@@ -333,15 +461,22 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
         if off.max() > 1e-4 and np.abs(angles - rounded(angles, dtype)).max() < 1e-6:
             name = str(dtype).removeprefix("torch.")
             seen = f"All angles are {name} numbers, up to {number(float(off.max()))} rad off a line in the position."
-            report.wrong("low-precision", seen, "Angles are rounded before their cosines are taken.", "bfloat16")
+            report.add_finding(
+                "low-precision",
+                seen,
+                "Angles are rounded before their cosines are taken.",
+                "bfloat16",
+            )
             return Fit(("free",))
     if off.max() > 0.01:
         at = int(off.argmax())
-        report.wrong(
+        report.add_finding(
             "uneven",
-            f"Angles do not grow evenly with the position: at {at} they are up to {number(float(off[at]))} rad off the "
+            f"Angles do not grow evenly with the position: at {at} they are up to "
+            f"{number(float(off[at]))} rad off the "
             "line.",
-            "The position is not multiplied by the frequency as it is: a logarithm, a power, a rounding or a table "
+            "The position is not multiplied by the frequency as it is: a logarithm, a "
+            "power, a rounding or a table "
             "comes between.",
             "planes",
         )
@@ -354,22 +489,29 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
     unordered = report.facts["layout"] == "other"
     report.facts["direction"] = None if unordered else direction
     if not unordered and wanted.get("direction") not in (None, direction):
-        report.wrong(
+        report.add_finding(
             "direction",
-            f"Channel 0 turns towards {'' if sign > 0 else 'minus '}channel {model.pairs[0, 1]}: {direction}.",
-            "The signs of the two sines are exchanged. Query and key both so is the mirror image, past for future; "
+            f"Channel 0 turns towards {'' if sign > 0 else 'minus '}channel "
+            f"{model.pairs[0, 1]}: {direction}.",
+            "The signs of the two sines are exchanged. Query and key both so is the "
+            "mirror image, past for future; "
             "one of them so is no relative score.",
             "direction",
         )
     dim = near.shape[-1]
     speeds_ = unaliased(sign * model.frequencies)
-    whole_head = (model.pairs[:, 1] - model.pairs[:, 0] == dim // 2).all() and wanted.get("rotary_dim") in (None, dim)
-    prope = wanted.get("schedule") == "proportional" and report.facts["layout"] == "interleaved"
+    whole_head = (
+        model.pairs[:, 1] - model.pairs[:, 0] == dim // 2
+    ).all() and wanted.get("rotary_dim") in (None, dim)
+    prope = (
+        wanted.get("schedule") == "proportional"
+        and report.facts["layout"] == "interleaved"
+    )
     width = dim if whole_head or prope else model.pairs.size
     padded = np.zeros(width // 2)
     padded[(model.pairs[:, 0] if whole_head else np.arange(len(speeds_)))] = speeds_
     if (speeds_ <= 0).any():
-        report.wrong(
+        report.add_finding(
             "mixed-direction",
             f"{int((speeds_ <= 0).sum())} of {len(speeds_)} pairs turn the other way.",
             "Signs are laid out for another pairing, or angles overflow.",
@@ -386,12 +528,14 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
     ):
         over_all = float(f"{fitted.base ** (dim / width):.5g}")
         report.notes.append(
-            f"Over all {dim} channels the same frequencies are those of base {number(over_all)}, in p-RoPE, where "
+            f"Over all {dim} channels the same frequencies are those of base "
+            f"{number(over_all)}, in p-RoPE, where "
             "slow pairs stand still."
         )
     if whole_head and fitted.name == "proportional":
         report.notes.append(
-            f"Pairs reach over the whole head (i, i + {dim // 2}) though only {model.pairs.size} channels turn. That "
+            f"Pairs reach over the whole head (i, i + {dim // 2}) though only "
+            f"{model.pairs.size} channels turn. That "
             "is p-RoPE; partial rotary pairs channels within the rotated part."
         )
     _check_factor(report, model.factor, fitted, wanted, len(speeds_))
@@ -400,42 +544,56 @@ def _frequencies(report: Report, model: Model, near: Array, wanted: dict[str, An
     return fitted
 
 
-def _check_factor(report: Report, a: float, fitted: Fit, wanted: dict[str, Any], pairs: int) -> None:
+def _check_factor(
+    report: Report, a: float, fitted: Fit, wanted: dict[str, Any], pairs: int
+) -> None:
     """The factor on cos and sin against the one that the schedule has."""
     a = round(a, 9) if abs(a - 1) > 1e-6 else 1.0
     report.facts["attention factor"] = a
     expected = wanted.get("attention_factor")
-    unknown = fitted.name == "free" or wanted.get("schedule") == "longrope" or "not-linear" in report.codes
+    unknown = (
+        fitted.name == "free"
+        or wanted.get("schedule") == "longrope"
+        or "not-linear" in report.codes
+    )
     scaled = "yarn" in fitted.names or "yarn_released" in fitted.names
     usual = 0.1 * math.log(fitted.factor) + 1 if scaled and fitted.factor >= 1 else None
     single = expected if expected is not None else usual
     if single is not None and single != 1 and same(a, single**2, 1e-5):
-        report.wrong(
+        report.add_finding(
             "factor-twice",
-            f"Vectors are lengthened by {number(a)}, the square of the attention factor {number(single)}; scores then "
+            f"Vectors are lengthened by {number(a)}, the square of the attention "
+            f"factor {number(single)}; scores then "
             "grow by its fourth power.",
             "The factor is in the table already and multiplied on again.",
             "factor",
         )
     elif expected is not None and not same(a, expected, 1e-5):
-        report.wrong(
+        report.add_finding(
             "attention-factor",
-            f"Vectors are lengthened by {number(a)}; {number(float(expected))} was expected.",
-            "YaRN has two magnitudes: one on cos and sin (with mscale and mscale_all_dim, their quotient), another on "
+            f"Vectors are lengthened by {number(a)}; {number(float(expected))} was "
+            "expected.",
+            "YaRN has two magnitudes: one on cos and sin (with mscale and "
+            "mscale_all_dim, their quotient), another on "
             "the softmax scale. One was taken for the other, or left out.",
             "factor",
         )
-    elif expected is None and a != 1 and not scaled and not unknown and pairs > 3:  # fewer fit anything
-        report.wrong(
+    elif (
+        expected is None and a != 1 and not scaled and not unknown and pairs > 3
+    ):  # fewer fit anything
+        report.add_finding(
             "norm",
-            f"Every rotated vector is multiplied by {number(a)}, and no attention factor belongs to these frequencies.",
-            "A left-over attention factor, or a scale that belongs to the softmax. Give attention_factor= if it is "
+            f"Every rotated vector is multiplied by {number(a)}, and no attention "
+            "factor belongs to these frequencies.",
+            "A left-over attention factor, or a scale that belongs to the softmax. "
+            "Give attention_factor= if it is "
             "meant.",
             "kept",
         )
     elif expected is None and usual is not None and a != 1 and not same(a, usual, 1e-5):
         report.notes.append(
-            f"The attention factor is {number(a)}; YaRN's for a factor of {number(fitted.factor)} is {number(usual)}."
+            f"The attention factor is {number(a)}; YaRN's for a factor of "
+            f"{number(fitted.factor)} is {number(usual)}."
         )
 
 
@@ -450,9 +608,10 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
         report.facts["first position"] = expected  # which may lie turns away
         return
     if delta is None:
-        report.wrong(
+        report.add_finding(
             "first-position",
-            f"Position 0 turns vectors, by up to {number(float(np.abs(model.first).max()))} rad, and no shift of the "
+            "Position 0 turns vectors, by up to "
+            f"{number(float(np.abs(model.first).max()))} rad, and no shift of the "
             "positions explains it.",
             "Cosines and sines are exchanged."
             if np.abs(np.abs(model.first) - math.pi / 2).max() < 1e-6
@@ -462,10 +621,11 @@ def _check_first(report: Report, model: Model, wanted: dict[str, Any]) -> None:
             "argument",
         )
     elif not same(delta, expected, 1e-3) and abs(delta - expected) > 1e-3:
-        report.wrong(
+        report.add_finding(
             "first-position",
             f"Position 0 is turned as position {number(delta)}"
             + ("." if expected == 0 else f", not as {number(expected)}."),
-            "Counting from 1, or an offset added twice. Scores are right only if query and key are both shifted so.",
+            "Counting from 1, or an offset added twice. Scores are right only if query "
+            "and key are both shifted so.",
             "argument",
         )

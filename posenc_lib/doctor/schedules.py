@@ -10,7 +10,8 @@ import torch
 
 from posenc_lib.doctor.measure import Array, rounded
 
-CLOSE = 1e-5  # of log ω: float32 code is within a tenth of it, 16 bits are a hundred times off
+# of log ω: float32 code is within a tenth of it, 16 bits are a hundred times off
+CLOSE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,23 @@ def fit(frequencies: Array, width: int) -> Fit:
         return Fit(("proportional",), plain.base, plain.factor) if geometric else plain
     if len(turning) == 1:
         return Fit(("none",), None)
-    return _geometric(turning, width) or _sixteen_bits(turning, width) or _by_parts(turning, width) or Fit(("free",))
+    return (
+        _geometric(turning, width)
+        or _sixteen_bits(turning, width)
+        or _by_parts(turning, width)
+        or Fit(("free",))
+    )
 
 
 def _line(logs: Array) -> tuple[float, float, float]:
     """Slope, intercept and largest misfit of a straight line."""
     index = np.arange(len(logs))
     slope, intercept = np.polyfit(index, logs, 1)
-    return float(slope), float(intercept), float(np.abs(slope * index + intercept - logs).max())
+    return (
+        float(slope),
+        float(intercept),
+        float(np.abs(slope * index + intercept - logs).max()),
+    )
 
 
 def _geometric(frequencies: Array, width: int) -> Fit | None:
@@ -96,10 +106,24 @@ def _by_parts(frequencies: Array, width: int) -> Fit | None:
         if slope > -1e-6:
             continue
         ratio = np.exp(logs - index * slope)
-        if (np.diff(ratio) >= -1e-5).all() and abs(ratio[-1] - 1) < 1e-3 and ratio[0] < 1 - 1e-3:
-            return Fit(("ntk_by_parts",), math.exp(-slope * width / 2), 1 / float(ratio[0]), fault="inverted")
+        if (
+            (np.diff(ratio) >= -1e-5).all()
+            and abs(ratio[-1] - 1) < 1e-3
+            and ratio[0] < 1 - 1e-3
+        ):
+            return Fit(
+                ("ntk_by_parts",),
+                math.exp(-slope * width / 2),
+                1 / float(ratio[0]),
+                fault="inverted",
+            )
         flat = same(ratio[-1], ratio[-2], 1e-4)
-        if abs(ratio[0] - 1) < 1e-4 and (np.diff(ratio) <= 1e-5).all() and ratio[-1] < 1 - 1e-4 and flat:
+        if (
+            abs(ratio[0] - 1) < 1e-4
+            and (np.diff(ratio) <= 1e-5).all()
+            and ratio[-1] < 1 - 1e-4
+            and flat
+        ):
             return _ramp(_sharpened(logs, slope, float(ratio[-1])), frequencies, width)
     return None
 
@@ -125,8 +149,15 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
     base = math.exp(-slope * width / 2)
     names, length = [], None
     if inside.sum() < 2:
-        wide = {"yarn": 32, "llama3": 4}  # the ramp's two ends, in turns: most pairs between them must be on it
-        near = [name for name, ends in wide.items() if math.log(ends) / -slope < inside.sum() + 2]
+        wide = {
+            "yarn": 32,
+            "llama3": 4,
+        }  # the ramp's two ends, in turns: most pairs between them must be on it
+        near = [
+            name
+            for name, ends in wide.items()
+            if math.log(ends) / -slope < inside.sum() + 2
+        ]
         return Fit(("ntk_by_parts", *near, "yarn_released"), base, factor)
     for coordinate, kind in ((index.astype(float), "index"), (plain, "frequency")):
         a, b = np.polyfit(coordinate[inside], kept[inside], 1)
@@ -142,7 +173,9 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
             if names[-1:] in (["llama3"], ["yarn"]):
                 length = float(2 * math.pi / ends[0])  # where α is 1 turn
             names.append("ntk_by_parts")
-    exact = inside.sum() == 2 and "llama3" in names  # two points fit any ramp; a ratio of 4 is no chance
+    exact = (
+        inside.sum() == 2 and "llama3" in names
+    )  # two points fit any ramp; a ratio of 4 is no chance
     order = sorted(names, key=lambda name: name != "llama3") if exact else names
     return Fit(tuple(order), base, factor, length) if order else Fit(("free",))
 
@@ -150,11 +183,21 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
 def _ntk_head(logs: Array, head: float, tail: float, width: int) -> Fit | None:
     """Fast pairs that follow an NTK base, slow ones that are interpolated: a change of base on top of by-parts."""
     n = len(logs)
-    steady = same(logs[2] - logs[1], head, 1e-4) and same(logs[-2] - logs[-3], tail, 1e-4)
+    steady = same(logs[2] - logs[1], head, 1e-4) and same(
+        logs[-2] - logs[-3], tail, 1e-4
+    )
     factor = math.exp((n - 1) * tail - logs[-1])
     raised = tail - 2 / (width - 2) * math.log(max(factor, 1e-9)) if width > 2 else tail
-    if steady and abs(logs[0]) < CLOSE and factor > 1.01 and same(head, raised, 1e-4) and not same(head, tail, 1e-3):
-        return Fit(("ntk_by_parts",), math.exp(-tail * width / 2), factor, fault="ntk head")
+    if (
+        steady
+        and abs(logs[0]) < CLOSE
+        and factor > 1.01
+        and same(head, raised, 1e-4)
+        and not same(head, tail, 1e-3)
+    ):
+        return Fit(
+            ("ntk_by_parts",), math.exp(-tail * width / 2), factor, fault="ntk head"
+        )
     return None
 
 
@@ -167,4 +210,6 @@ def unaliased(frequencies: Array) -> Array:
     true = np.exp(slope * (np.arange(n) - n // 2) + intercept)
     turns = np.round((true - frequencies) / (2 * math.pi))
     agree = np.abs(true - frequencies - 2 * math.pi * turns).max() < 1e-4 * true.max()
-    return frequencies + 2 * math.pi * turns if misfit < CLOSE and agree else frequencies
+    return (
+        frequencies + 2 * math.pi * turns if misfit < CLOSE and agree else frequencies
+    )

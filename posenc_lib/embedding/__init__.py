@@ -9,7 +9,13 @@ from posenc_lib.embedding.fourier import (
     random_fourier,
     timestep,
 )
-from posenc_lib.embedding.graph import laplacian, laplacian_eigenvectors, random_signs, random_walk, signnet
+from posenc_lib.embedding.graph import (
+    laplacian,
+    laplacian_eigenvectors,
+    random_signs,
+    random_walk,
+    signnet,
+)
 from posenc_lib.embedding.grid import LearnedGrid, resize_grid, sinusoidal_grid
 from posenc_lib.embedding.learned import LearnedEmbedding
 from posenc_lib.embedding.sinusoidal import sinusoidal, sinusoidal_tensor2tensor

@@ -15,23 +15,30 @@ class LearnedEmbedding(nn.Module):
     Shapes: positions (..., T) → (..., T, d)
 
     Args:
-        num_positions: rows L of the table, at least 1. A checkpoint with reserved rows counts them in L, and its
-            positions start later: OPT and BART at 2, RoBERTa at padding_idx + 1 (`positions.from_mask(first=...)`).
+        num_positions: rows L of the table, at least 1. A checkpoint with reserved rows
+            counts them in L, and its positions start later: OPT and BART at 2, RoBERTa
+            at padding_idx + 1 (`positions.from_mask(first=...)`).
         dim: d, at least 1.
         std: the table is drawn from N(0, std²); 0.02 is BERT's and GPT-2's.
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: an argument of another kind. When called: positions that are not integers, or a position
-            outside 0 … L−1. That last check reads values, so it runs on plain CPU tensors only; elsewhere it is the
-            caller's to keep.
+        TypeError, ValueError: an argument of another kind. When called: positions that
+            are not integers, or a position outside 0 … L−1. That last check reads
+            values, so it runs on plain CPU tensors only; elsewhere it is the caller's
+            to keep.
 
     Source: gehring2017, devlin2019
     Chapter: 03
     """
 
     def __init__(
-        self, num_positions: int, dim: int, *, std: float = 0.02, generator: torch.Generator | None = None
+        self,
+        num_positions: int,
+        dim: int,
+        *,
+        std: float = 0.02,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         _checks.whole_number("num_positions", num_positions, least=1)
@@ -41,4 +48,6 @@ class LearnedEmbedding(nn.Module):
         nn.init.normal_(self.table, std=std, generator=generator)
 
     def forward(self, positions: Tensor) -> Tensor:
-        return self.table[_checks.rows("positions", positions, self.table.shape[0])]
+        return self.table[
+            _checks.table_rows("positions", positions, self.table.shape[0])
+        ]

@@ -19,17 +19,19 @@ def sinusoidal(
 ) -> Tensor:
     """Sinusoidal embedding: pair i of channels is a clock hand that turns by ω_i for each position.
 
-    Equation: PE(m, 2i) = sin(m ω_i),  PE(m, 2i+1) = cos(m ω_i),  ω_i = θ^(−2i/d)      (vaswani2017 §3.5)
+    Equation: PE(m, 2i) = sin(m ω_i),  PE(m, 2i+1) = cos(m ω_i),  ω_i = θ^(−2i/d)
+        (vaswani2017 §3.5)
     Shapes: positions (..., T) → (..., T, d)
 
-    An odd d drops the last cosine: ⌈d/2⌉ sines and ⌊d/2⌋ cosines. The paper multiplies the token embeddings by √d
-    before it adds this table; so does the caller.
+    An odd d drops the last cosine: ⌈d/2⌉ sines and ⌊d/2⌋ cosines. The paper multiplies
+    the token embeddings by √d before it adds this table; so does the caller.
 
     Args:
         positions: m, integers, float32 or float64, non-negative or not.
         dim: d, at least 1.
         base: θ, above 0.
-        layout: "interleaved" is the paper's (sin, cos, sin, cos, …), "concatenated" has all sines before all cosines.
+        layout: "interleaved" is the paper's (sin, cos, sin, cos, …), "concatenated" has
+            all sines before all cosines.
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
@@ -41,7 +43,9 @@ def sinusoidal(
     _checks.whole_number("dim", dim, least=1)
     _checks.positive("base", base)
     _checks.one_of("layout", layout, ("interleaved", "concatenated"))
-    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (⌈d/2⌉,)
+    frequencies = base ** (
+        -torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
+    )  # (⌈d/2⌉,)
     cos, sin = cos_sin(positions, frequencies, dtype=dtype)  # (..., T, ⌈d/2⌉)
     if layout == "concatenated":
         return torch.cat((sin, cos), -1)[..., :dim]
@@ -49,15 +53,20 @@ def sinusoidal(
 
 
 def sinusoidal_tensor2tensor(
-    positions: Tensor, dim: int, base: float = 10000.0, *, dtype: torch.dtype = torch.float32
+    positions: Tensor,
+    dim: int,
+    base: float = 10000.0,
+    *,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Sinusoidal embedding as in the tensor2tensor code: other frequencies, sines first, an odd channel is zero.
 
-    Equation: PE(m, j) = sin(m ω_j),  PE(m, h+j) = cos(m ω_j),  ω_j = θ^(−j/(h−1)),  h = ⌊d/2⌋
+    Equation: PE(m, j) = sin(m ω_j),  PE(m, h+j) = cos(m ω_j),  ω_j = θ^(−j/(h−1)),  h =
+        ⌊d/2⌋
     Shapes: positions (..., T) → (..., T, d)
 
-    fairseq, Whisper, M2M-100 and Speech2Text use this form; where they reserve rows for padding, `positions` says so
-    (`positions.from_mask(mask, first=2)`).
+    fairseq, Whisper, M2M-100 and Speech2Text use this form; where they reserve rows for
+    padding, `positions` says so (`positions.from_mask(mask, first=2)`).
 
     Args:
         positions: m, integers, float32 or float64.
@@ -71,5 +80,7 @@ def sinusoidal_tensor2tensor(
     Source: vaswani2017
     Chapter: 04
     """
-    cos, sin = cos_sin(positions, tensor2tensor_frequencies(dim, base), dtype=dtype)  # (..., T, ⌊d/2⌋)
+    cos, sin = cos_sin(
+        positions, tensor2tensor_frequencies(dim, base), dtype=dtype
+    )  # (..., T, ⌊d/2⌋)
     return torch.nn.functional.pad(torch.cat((sin, cos), -1), (0, dim % 2))

@@ -32,38 +32,49 @@ Rows = dict[str, Any]
 def describe(fig: Figure, alt: str = "", *, digits: int = 4, data: bool = True) -> str:
     """Describe what a figure draws: its panels, labels, legends and artists, and the numbers behind each artist.
 
-    A line of numbers ends in `±q`, where q is one unit of the last of `digits` digits of the data's range. It holds
-    the smallest and largest value, values at fixed places, and two sums with fixed random weights. All of them are
-    continuous in the data. So a change below q cannot show, whatever the machine, and a change of the whole (swapped
-    halves, another scale, a shift) must. Every other line is exact. Data on a logarithmic axis are described by
-    their logarithm, as they are drawn. What is below 1e-10 counts as rounding.
+    A line of numbers ends in `±q`, where q is one unit of the last of `digits` digits
+    of the data's range. It holds the smallest and largest value, values at fixed
+    places, and two sums with fixed random weights. All of them are continuous in the
+    data. So a change below q cannot show, whatever the machine, and a change of the
+    whole (swapped halves, another scale, a shift) must. Every other line is exact. Data
+    on a logarithmic axis are described by their logarithm, as they are drawn. What is
+    below 1e-10 counts as rounding.
 
     Args:
         fig: the figure.
         alt: the sentence to begin with.
         digits: digits that must agree; 2 suits the result of a short training.
-        data: False leaves the numbers out and keeps the structure. Then assert what the figure is to show.
+        data: False leaves the numbers out and keeps the structure. Then assert what the
+            figure is to show.
 
     Returns:
         The description, many lines, without a line break at the end.
 
     Raises:
-        ValueError: the figure draws something whose data cannot be described (3-D axes, contours, fancy arrows),
-            and `data` is true.
+        ValueError: the figure draws something whose data cannot be described (3-D axes,
+            contours, fancy arrows), and `data` is true.
     """
     coloured: list[Any] = fig.findobj(lambda artist: isinstance(artist, ScalarMappable))
     colorbars = {artist.colorbar.ax for artist in coloured if artist.colorbar}
-    panels = [ax for ax in fig.findobj(Axes) if ax.get_visible() and ax not in colorbars]
+    panels = [
+        ax for ax in fig.findobj(Axes) if ax.get_visible() and ax not in colorbars
+    ]
     lines = [text for text in (alt, fig.get_suptitle()) if text]
     for number, ax in enumerate(panels, 1):
         if ax.name == "3d" and data:
-            raise ValueError(f"panel {number} has 3-D axes, which cannot be described: draw a projection or a section")
+            raise ValueError(
+                f"panel {number} has 3-D axes, which cannot be described: draw a "
+                "projection or a section"
+            )
         lines.append(_heading(ax, f"Panel {number} of {len(panels)}"))
         for name, rows in _artists(ax, data):
             sizes = ", ".join(f"{row} {_size(values)}" for row, values in rows.items())
             lines.append(f"  {name}: {sizes}")
             if data:
-                lines += [f"    {row} {_numbers(values, digits)}" for row, values in rows.items()]
+                lines += [
+                    f"    {row} {_numbers(values, digits)}"
+                    for row, values in rows.items()
+                ]
     return "\n".join(lines)
 
 
@@ -74,18 +85,29 @@ def _heading(ax: Axes, panel: str) -> str:
         if words := f"{axis.get_label_text()} {scale}".strip():
             parts.append(f"{letter}: {words}")
         if isinstance(axis.get_major_locator(), (FixedLocator, StrCategoryLocator)):
-            parts.append(f"{letter} ticks: {', '.join(label.get_text() for label in axis.get_ticklabels())}")
+            parts.append(
+                f"{letter} ticks: {', '.join(label.get_text() for label in axis.get_ticklabels())}"
+            )
     if legend := ax.get_legend():
-        parts.append(f"legend: {', '.join(text.get_text() for text in legend.get_texts())}")
+        parts.append(
+            f"legend: {', '.join(text.get_text() for text in legend.get_texts())}"
+        )
     return " | ".join(parts)
 
 
 def _artists(ax: Any, data: bool) -> Iterator[tuple[str, Rows]]:
     """Yield the name and the arrays of each visible artist."""
-    bars = [container for container in ax.containers if isinstance(container, BarContainer) and container.patches]
+    bars = [
+        container
+        for container in ax.containers
+        if isinstance(container, BarContainer) and container.patches
+    ]
     in_bars = {patch for container in bars for patch in container}
     for bar in bars:
-        bottom_left, top_right = (np.array([getattr(p.get_bbox(), end) for p in bar]).T for end in ("min", "max"))
+        bottom_left, top_right = (
+            np.array([getattr(p.get_bbox(), end) for p in bar]).T
+            for end in ("min", "max")
+        )
         across, along = (1, 0) if bar.orientation == "horizontal" else (0, 1)
         axes = (ax.xaxis, ax.yaxis)
         yield (
@@ -95,7 +117,10 @@ def _artists(ax: Any, data: bool) -> Iterator[tuple[str, Rows]]:
             | _on(axes[along], "to", top_right[along]),
         )
     for line in filter(Artist.get_visible, ax.lines):
-        yield _name("line", line), _xy(ax, line.get_xdata(orig=False), line.get_ydata(orig=False))
+        yield (
+            _name("line", line),
+            _xy(ax, line.get_xdata(orig=False), line.get_ydata(orig=False)),
+        )
     for image in filter(Artist.get_visible, ax.images):
         yield _name("image", image), _coloured(image)
     for collection in filter(Artist.get_visible, ax.collections):
@@ -104,16 +129,24 @@ def _artists(ax: Any, data: bool) -> Iterator[tuple[str, Rows]]:
             yield _name("mesh", collection), _coloured(collection)
         elif isinstance(collection, Quiver):
             arrows = {"right": collection.U, "up": collection.V}
-            yield _name("arrows", collection), _xy(ax, collection.X, collection.Y) | arrows | _coloured(collection)
+            yield (
+                _name("arrows", collection),
+                _xy(ax, collection.X, collection.Y) | arrows | _coloured(collection),
+            )
         elif isinstance(collection, PathCollection):
             yield (
                 _name("points", collection),
-                _xy(ax, *np.ma.asarray(collection.get_offsets()).T) | _coloured(collection),
+                _xy(ax, *np.ma.asarray(collection.get_offsets()).T)
+                | _coloured(collection),
             )
         elif isinstance(collection, ContourSet):
-            yield from _unknown(kind, data)  # how many vertices a contour has depends on the last bit of the data
+            yield from _unknown(
+                kind, data
+            )  # how many vertices a contour has depends on the last bit of the data
         else:
-            corners = np.concatenate([np.empty((0, 2)), *(path.vertices for path in collection.get_paths())])
+            corners = np.concatenate(
+                [np.empty((0, 2)), *(path.vertices for path in collection.get_paths())]
+            )
             yield _name(kind, collection), _xy(ax, *corners.T) | _coloured(collection)
     for patch in filter(Artist.get_visible, ax.patches):
         if isinstance(patch, FancyArrowPatch):
@@ -123,18 +156,31 @@ def _artists(ax: Any, data: bool) -> Iterator[tuple[str, Rows]]:
             yield _name(type(patch).__name__, patch), _xy(ax, *corners.T)
     for table in ax.tables:
         yield from _unknown(type(table).__name__, data)
-    texts = [text for text in ax.texts if text.get_visible() and text.get_text().strip()]
+    texts = [
+        text for text in ax.texts if text.get_visible() and text.get_text().strip()
+    ]
     if texts:
-        at = [text.xy if isinstance(text, Annotation) else text.get_position() for text in texts]
-        x, y = [ax.convert_xunits(x) for x, _ in at], [ax.convert_yunits(y) for _, y in at]
-        yield f"texts {', '.join(repr(text.get_text()) for text in texts)}", {"x": x, "y": y}
+        at = [
+            text.xy if isinstance(text, Annotation) else text.get_position()
+            for text in texts
+        ]
+        x, y = (
+            [ax.convert_xunits(x) for x, _ in at],
+            [ax.convert_yunits(y) for _, y in at],
+        )
+        yield (
+            f"texts {', '.join(repr(text.get_text()) for text in texts)}",
+            {"x": x, "y": y},
+        )
 
 
 def _unknown(kind: str, data: bool) -> Iterator[tuple[str, Rows]]:
     if data:
         raise ValueError(
-            f"the figure draws a {kind}, whose data describe() cannot read: draw it with lines, images, bars, points, "
-            "quiver or annotate, or pass data=False and assert what the figure is to show"
+            f"the figure draws a {kind}, whose data describe() cannot read: draw it "
+            "with lines, images, bars, points, "
+            "quiver or annotate, or pass data=False and assert what the figure is to "
+            "show"
         )
     yield kind, {}
 
@@ -169,7 +215,11 @@ def _coloured(mappable: Any) -> Rows:
     row = f"{mappable.get_cmap().name} {meaning}".strip()
     rows = {row: values, f"{row} from, to": [norm.vmin, norm.vmax]}
     if isinstance(norm, LogNorm):
-        return {key: value for name, values in rows.items() for key, value in _logarithm(name, values).items()}
+        return {
+            key: value
+            for name, values in rows.items()
+            for key, value in _logarithm(name, values).items()
+        }
     return rows
 
 
@@ -181,7 +231,9 @@ def _floats(values: Any) -> np.ndarray:
 def _size(values: Any) -> str:
     values = _floats(values)
     missing = int((~np.isfinite(values)).sum())
-    return "x".join(map(str, values.shape)) + (f" ({missing} not finite)" if missing else "")
+    return "x".join(map(str, values.shape)) + (
+        f" ({missing} not finite)" if missing else ""
+    )
 
 
 def _numbers(values: Any, digits: int) -> str:
@@ -193,16 +245,23 @@ def _numbers(values: Any, digits: int) -> str:
         return "has no finite value"
     low, high = finite.min(), finite.max()
     scale = max(high - low, 0.1 * max(abs(low), abs(high)), FLOOR)
-    # 0.97 keeps round scales such as 1 and 10 off the step between two numbers of decimals.
+    # 0.97 keeps round scales such as 1 and 10 off the step between two numbers of
+    # decimals.
     decimals = min(digits - 1 - math.floor(math.log10(scale / 0.97)), FLOOR_DECIMALS)
 
     def text(numbers: Any) -> str:
-        return " ".join(f"{round(float(number), decimals) + 0.0:.10g}" for number in numbers)  # + 0.0: no "-0"
+        return " ".join(
+            f"{round(float(number), decimals) + 0.0:.10g}" for number in numbers
+        )  # + 0.0: no "-0"
 
     if flat.size <= SAMPLES:
         line = text(flat)
     else:
-        sums = _weights(2, flat.size) @ np.where(np.isfinite(flat), flat, 0.0) / math.sqrt(flat.size)
+        sums = (
+            _weights(2, flat.size)
+            @ np.where(np.isfinite(flat), flat, 0.0)
+            / math.sqrt(flat.size)
+        )
         line = f"min {text([low])} max {text([high])} at {text(flat[_places(values.shape)])} sums {text(sums)}"
     return f"{line} ±{10.0**-decimals:g}"
 
@@ -210,12 +269,18 @@ def _numbers(values: Any, digits: int) -> str:
 def _places(shape: tuple[int, ...]) -> np.ndarray:
     """Fixed places that spread over the array and, in a matrix, leave the diagonal, where all may be equal."""
     spread = [np.linspace(0, size - 1, SAMPLES).astype(int) for size in shape]
-    return np.unique(np.ravel_multi_index([np.roll(places, 3 * axis) for axis, places in enumerate(spread)], shape))
+    return np.unique(
+        np.ravel_multi_index(
+            [np.roll(places, 3 * axis) for axis, places in enumerate(spread)], shape
+        )
+    )
 
 
 def _weights(rows: int, columns: int) -> np.ndarray:
     """Numbers with mean 0 and variance 1 that are the same everywhere: splitmix64, not numpy's generators."""
-    z = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))

@@ -24,23 +24,28 @@ PACKAGE = Path(posenc_lib.__file__).parent
 def show(fig: Figure, alt: str, *, digits: int = 4, data: bool = True) -> None:
     """Display a figure once, and close it.
 
-    The notebook stores the picture and, as its text, `alt` and the description of what is drawn (`describe`). The
-    notebook's test compares the text: a picture that draws other data fails it. The book uses `alt` as the
-    picture's alternative text.
+    The notebook stores the picture and, as its text, `alt` and the description of what
+    is drawn (`describe`). The notebook's test compares the text: a picture that draws
+    other data fails it. The book uses `alt` as the picture's alternative text.
 
     Args:
         fig: the figure.
-        alt: one sentence that says what the picture shows, for a reader who does not see it.
+        alt: one sentence that says what the picture shows, for a reader who does not
+            see it.
         digits: digits of the data that must agree on every machine; see `describe`.
-        data: False leaves the data out of the description; then assert what the figure is to show.
+        data: False leaves the data out of the description; then assert what the figure
+            is to show.
 
     Raises:
         TypeError: `fig` is not a figure.
-        ValueError: `alt` is not a sentence of at least four words that ends in a full stop, or the figure draws
-            something that `describe` cannot read.
+        ValueError: `alt` is not a sentence of at least four words that ends in a full
+            stop, or the figure draws something that `describe` cannot read.
     """
     if not isinstance(fig, Figure):
-        raise TypeError(f"fig must be a matplotlib Figure, got {type(fig).__name__}: fig, ax = plt.subplots()")
+        raise TypeError(
+            f"fig must be a matplotlib Figure, got {type(fig).__name__}: fig, ax = "
+            "plt.subplots()"
+        )
     check_sentence("alt", alt)
     text = describe(fig, alt, digits=digits, data=data)
     picture = base64.b64encode(png(fig)).decode()
@@ -55,7 +60,8 @@ def source(*objects: Any, docstring: bool = False) -> None:
 
     Args:
         objects: functions, classes, methods or properties of `posenc_lib`.
-        docstring: True keeps the docstrings; False cuts each of them down to its first line.
+        docstring: True keeps the docstrings; False cuts each of them down to its first
+            line.
 
     Raises:
         TypeError: an object is none of these.
@@ -67,15 +73,23 @@ def source(*objects: Any, docstring: bool = False) -> None:
         fence = "````" if "```" in code else "```"
         markdown.append(f"`{name}` in `{file}`:\n\n{fence}python\n{code}\n{fence}")
         plain.append(f"# {name} in {file}\n{code}")
-    # Markdown, for JupyterLab, Colab and the book then colour the code with their own light or dark theme.
-    _display({"text/markdown": "\n\n".join(markdown), "text/plain": "\n\n\n".join(plain)})
+    # Markdown, for JupyterLab, Colab and the book then colour the code with their own
+    # light or dark theme.
+    _display(
+        {"text/markdown": "\n\n".join(markdown), "text/plain": "\n\n\n".join(plain)}
+    )
 
 
 def check_sentence(argument: str, text: Any) -> None:
     """Raise ValueError where `text` is not a sentence of at least four words that ends in a full stop."""
-    if not isinstance(text, str) or len(text.split()) < 4 or not text.rstrip().endswith("."):
+    if (
+        not isinstance(text, str)
+        or len(text.split()) < 4
+        or not text.rstrip().endswith(".")
+    ):
         raise ValueError(
-            f"{argument} must be a sentence of at least four words that ends in a full stop and says what the picture "
+            f"{argument} must be a sentence of at least four words that ends in a full "
+            "stop and says what the picture "
             f"shows, got {text!r}"
         )
 
@@ -84,7 +98,11 @@ def png(fig: Figure, dpi: int = DPI) -> bytes:
     """Draw a figure as a PNG of at most 256 colours, a third of the size; the eye sees no difference."""
     raw, small = io.BytesIO(), io.BytesIO()
     fig.savefig(raw, format="png", dpi=dpi)
-    palette = Image.open(raw).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette = (
+        Image.open(raw)
+        .convert("RGB")
+        .quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
     palette.save(small, format="png", optimize=True)
     return small.getvalue()
 
@@ -108,10 +126,15 @@ def _source(thing: Any, docstring: bool) -> tuple[str, str, str]:
     thing = thing.fget if isinstance(thing, property) else thing
     thing = inspect.unwrap(thing) if callable(thing) else thing
     if not (inspect.isroutine(thing) or inspect.isclass(thing)):
-        raise TypeError(f"source() shows functions, classes, methods and properties, got {thing!r}")
+        raise TypeError(
+            f"source() shows functions, classes, methods and properties, got {thing!r}"
+        )
     package = PACKAGE.name
     if thing.__module__.partition(".")[0] != package:
-        raise ValueError(f"source() shows code of {package}, but {thing.__qualname__} is defined in {thing.__module__}")
+        raise ValueError(
+            f"source() shows code of {package}, but {thing.__qualname__} is defined in "
+            f"{thing.__module__}"
+        )
     file = Path(inspect.getfile(thing)).relative_to(PACKAGE.parent).as_posix()
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
     return thing.__qualname__, file, code if docstring else _shorten_docstrings(code)
@@ -123,11 +146,16 @@ def _shorten_docstrings(code: str) -> str:
     documented = [
         node.body[0]
         for node in ast.walk(ast.parse(code))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        and ast.get_docstring(node)
     ]
-    for node in sorted(documented, key=lambda node: -node.lineno):  # from the end, so that line numbers stay true
+    for node in sorted(
+        documented, key=lambda node: -node.lineno
+    ):  # from the end, so that line numbers stay true
         text = lines[node.lineno - 1 : node.end_lineno]
-        paragraph = next((i for i, line in enumerate(text) if not line.strip(' "')), len(text))
+        paragraph = next(
+            (i for i, line in enumerate(text) if not line.strip(' "')), len(text)
+        )
         if paragraph < len(text):
             text[paragraph - 1] += '"""'
             lines[node.lineno - 1 : node.end_lineno] = text[:paragraph]

@@ -1,7 +1,8 @@
 """One look for all figures: white, legible on a phone, and readable without telling colours apart.
 
-`use()` sets it for the session (the notebooks' setup cell does), `context()` for a `with` block. Both work as in
-`matplotlib.style`, and matter while a figure is being drawn, not when it is shown.
+`use()` sets it for the session (the notebooks' setup cell does), `context()` for a
+`with` block. Both work as in `matplotlib.style`, and matter while a figure is being
+drawn, not when it is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 
-# Okabe and Ito's hues, darkened where needed so that each has a contrast of at least 4.5 : 1 on white.
+# Okabe and Ito's hues, darkened where needed so that each has a contrast of at least
+# 4.5 : 1 on white.
 BLUE = "#0072b2"
 ORANGE = "#c04d00"
 GREEN = "#007f5c"
@@ -26,7 +28,8 @@ DIVERGING = "PuOr"
 DPI = 120
 
 RC: dict[Any, Any] = {
-    # A page shows a figure 5 inches wide at 600 pixels, a phone at about 350: 11 points are 18 and 11 pixels there.
+    # A page shows a figure 5 inches wide at 600 pixels, a phone at about 350: 11 points
+    # are 18 and 11 pixels there.
     "figure.figsize": (5.0, 3.1),
     "font.size": 11,
     "axes.titlesize": 11,
@@ -35,7 +38,8 @@ RC: dict[Any, Any] = {
     "xtick.labelsize": 10,
     "ytick.labelsize": 10,
     "figure.constrained_layout.use": True,
-    # Opaque white, whatever the reader's own settings: ink is black, and a dark page shows the figure as a card.
+    # Opaque white, whatever the reader's own settings: ink is black, and a dark page
+    # shows the figure as a card.
     "figure.facecolor": "white",
     "axes.facecolor": "white",
     "savefig.facecolor": "white",

@@ -1,7 +1,8 @@
 """What attention costs: CPU seconds and memory against the number of tokens.
 
-`OMP_NUM_THREADS=1 python -m posenc_lib.lab.costs --out FILE` measures for about three minutes; `lab.load("costs")`
-reads what the package stores of it. Stopped half-way and started again, it goes on with what is missing.
+`OMP_NUM_THREADS=1 python -m posenc_lib.lab.costs --out FILE` measures for about three
+minutes; `lab.load("costs")` reads what the package stores of it. Stopped half-way and
+started again, it goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from torch.profiler import ProfilerActivity, profile
 
 from posenc_lib import _checks, scheme
 from posenc_lib.attention import attention, causal, linear
-from posenc_lib.attention.fused import hankel_attention, relative_bias_vector
-from posenc_lib.attention.linear import causal_linear_attention, elu_features, toeplitz_attention
+from posenc_lib.attention.hankel import hankel_attention
+from posenc_lib.attention.linear import causal_linear_attention, elu_features
+from posenc_lib.attention.toeplitz import relative_bias_vector, toeplitz_attention
 from posenc_lib.bias import alibi, alibi_slopes
 from posenc_lib.lab.runs import stored_or_new, versions, write
 from posenc_lib.positions import arange
 
 HEAD_DIM = 64
 TOKENS = (256, 1024, 4096, 16384, 65536)
-LIMIT = 16 * 2**30  # bytes that the process may ask for; more is refused, on any machine
+LIMIT = (
+    16 * 2**30
+)  # bytes that the process may ask for; more is refused, on any machine
 
 bias = partial(alibi, slopes=alibi_slopes(1))
 
@@ -36,19 +40,31 @@ bias = partial(alibi, slopes=alibi_slopes(1))
 def full_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention as the equation has it: the matrix of scores is made."""
     at = arange(q.shape[2])
-    return attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme.alibi(1), mask=causal(at, at))
+    return attention(
+        q,
+        k,
+        v,
+        q_positions=at,
+        k_positions=at,
+        scheme=scheme.alibi(1),
+        mask=causal(at, at),
+    )
 
 
 def hankel_view(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same softmax in a fused kernel; the matrix of biases is a view of a vector."""
-    return hankel_attention(q, k, v, bias=relative_bias_vector(bias, q.shape[2]), causal=True)
+    return hankel_attention(
+        q, k, v, bias=relative_bias_vector(bias, q.shape[2]), causal=True
+    )
 
 
 def linear_pieces(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Linear attention without positions, 64 tokens at a time."""
     q, k, state, out = elu_features(q), elu_features(k), None, []
     for piece in arange(q.shape[2]).split(64):
-        o, state = causal_linear_attention(q[:, :, piece], k[:, :, piece], v[:, :, piece], positions=piece, state=state)
+        o, state = causal_linear_attention(
+            q[:, :, piece], k[:, :, piece], v[:, :, piece], positions=piece, state=state
+        )
         out.append(o)
     return torch.cat(out, 2)
 
@@ -56,7 +72,11 @@ def linear_pieces(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def toeplitz(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Linear attention with the bias, in the form that the library chooses for this length."""
     return toeplitz_attention(
-        elu_features(q), elu_features(k), v, bias=relative_bias_vector(bias, q.shape[2]), causal=True
+        elu_features(q),
+        elu_features(k),
+        v,
+        bias=relative_bias_vector(bias, q.shape[2]),
+        causal=True,
     )
 
 
@@ -67,7 +87,8 @@ def toeplitz_fft(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    way.__name__: way for way in (full_scores, hankel_view, linear_pieces, toeplitz, toeplitz_fft)
+    way.__name__: way
+    for way in (full_scores, hankel_view, linear_pieces, toeplitz, toeplitz_fft)
 }
 
 
@@ -75,7 +96,11 @@ def peak_bytes(call: Callable[[], object]) -> int:
     """The most memory that PyTorch's allocator held at once during a call, on top of what it held before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         call()
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event
+        for event in seen.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
     held = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()  # below zero where memory is given back
@@ -86,7 +111,8 @@ def peak_bytes(call: Callable[[], object]) -> int:
 def measure(name: str, tokens: int) -> dict[str, Any]:
     """Time and memory of one causal head in float32: the CPU seconds of a call, and the peak of another.
 
-    The seconds are the least of five calls, or of those that fit in five seconds: other processes only add to them.
+    The seconds are the least of five calls, or of those that fit in five seconds: other
+    processes only add to them.
     """
     way = WAYS[_checks.one_of("name", name, tuple(WAYS))]
     generator = torch.Generator().manual_seed(0)
@@ -112,14 +138,28 @@ def main() -> None:
     import resource  # Windows has none; the ways can be read and called there
 
     parser = argparse.ArgumentParser("python -m posenc_lib.lab.costs")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file, made or added to")
-    parser.add_argument("--tokens", nargs="+", type=int, default=list(TOKENS), metavar="N")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="JSON file, made or added to",
+    )
+    parser.add_argument(
+        "--tokens", nargs="+", type=int, default=list(TOKENS), metavar="N"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1])
+    )
     settings = {"head_dim": HEAD_DIM, "dtype": "float32", "threads": 1, "limit": LIMIT}
-    stored = stored_or_new(given.out, settings, {**versions(), "instructions": torch.backends.cpu.get_cpu_capability()})
+    stored = stored_or_new(
+        given.out,
+        settings,
+        {**versions(), "instructions": torch.backends.cpu.get_cpu_capability()},
+    )
     done = {(found["way"], found["tokens"]) for found in stored["runs"]}
     for name, tokens in ((name, tokens) for name in WAYS for tokens in given.tokens):
         if (name, tokens) not in done:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc_lib import _checks
+from posenc_lib._draws import linear
 from posenc_lib.attention import attention, attention_weights, causal
 from posenc_lib.scheme import PLACES, PositionScheme
 
@@ -28,7 +29,8 @@ class Block(nn.Module):
         generator: of the weights, each drawn from N(0, 1/inputs).
 
     Raises:
-        TypeError, ValueError: sizes that are no ints of at least 1, or heads that don't divide the width.
+        TypeError, ValueError: sizes that are not integers ≥ 1, or heads that don't
+            divide the width.
 
     Chapter: 06
     """
@@ -39,24 +41,37 @@ class Block(nn.Module):
         if width % _checks.whole_number("heads", heads, least=1):
             raise ValueError(f"heads must divide the width {width}, got {heads}")
         self.heads = heads
-        self.norm_attention, self.norm_mlp = (nn.LayerNorm(width, dtype=torch.float64) for _ in range(2))
+        self.norm_attention, self.norm_mlp = (
+            nn.LayerNorm(width, dtype=torch.float64) for _ in range(2)
+        )
         self.qkv = _linear(width, 3 * width, generator)
         self.out = _linear(width, width, generator)
-        self.up, self.down = _linear(width, 4 * width, generator), _linear(4 * width, width, generator)
+        self.up, self.down = (
+            _linear(width, 4 * width, generator),
+            _linear(4 * width, width, generator),
+        )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (B, H, T, D/H) of the normed input."""
-        q, k, v = self.qkv(self.norm_attention(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm_attention(x))
+            .unflatten(-1, (3, self.heads, -1))
+            .permute(2, 0, 3, 1, 4)
+        )
         return q, k, v
 
-    def forward(self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
+    ) -> Tensor:
         q, k, v = self.project(x)
         how = _how(x, positions, scheme, mask)
         x = x + self.out(attention(q, k, v, **how).transpose(1, 2).flatten(2))
         out: Tensor = x + self.down(F.gelu(self.up(self.norm_mlp(x))))
         return out
 
-    def weights(self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None) -> Tensor:
+    def weights(
+        self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
+    ) -> Tensor:
         """The attention weights (B, H, T, T) of this layer."""
         q, k, _ = self.project(x)
         return attention_weights(q, k, **_how(x, positions, scheme, mask))
@@ -65,11 +80,13 @@ class Block(nn.Module):
 class TinyTransformer(nn.Module):
     """A Transformer to train in seconds, under any position scheme, which may be another at test time.
 
-    Equation: x_m = E[token_m] + p(m), then the layers, then logits = W norm x_m;  p is the scheme's `embedding`
+    Equation: x_m = E[token_m] + p(m), then the layers, then logits = W norm x_m;  p is
+        the scheme's `embedding`
     Shapes: tokens (B, T), positions (T,) or (B, T) → logits (B, T, V)
 
-    Positions are an argument of every call. Parameters of the scheme are parameters of the model. The weights belong to
-    no scheme: `model(tokens, positions, scheme=other)` runs them under another one.
+    Positions are an argument of every call. Parameters of the scheme are parameters of
+    the model. The weights belong to no scheme: `model(tokens, positions, scheme=other)`
+    runs them under another one.
 
     Args:
         vocabulary: V.
@@ -78,11 +95,14 @@ class TinyTransformer(nn.Module):
         heads: H, a divisor of D.
         layers: number of layers.
         masked: True lets a token see itself and what is before it, False everything.
-        dtype: of the weights, the scheme's too. They are drawn in float64: float32 draws differ between processors.
-        generator: of the weights; token embeddings are drawn from N(0, 1), which is the paper's √D times N(0, 1/D).
+        dtype: of the weights, the scheme's too. They are drawn in float64: float32
+            draws differ between processors.
+        generator: of the weights; token embeddings are drawn from N(0, 1), which is the
+            paper's √D times N(0, 1/D).
 
     Raises:
-        TypeError, ValueError: an argument of another kind; when called, tokens that are not integers of shape (B, T).
+        TypeError, ValueError: an argument of another kind; when called, tokens that are
+            not integers of shape (B, T).
 
     Source: vaswani2017
     Chapter: 06
@@ -104,22 +124,37 @@ class TinyTransformer(nn.Module):
         _checks.whole_number("vocabulary", vocabulary, least=1)
         _checks.whole_number("layers", layers, least=1)
         self.scheme, self.masked = _checked(scheme), masked
-        self.tokens = nn.Parameter(torch.randn(vocabulary, width, generator=generator, dtype=torch.float64))
-        self.blocks = nn.ModuleList([Block(width, heads, generator=generator) for _ in range(layers)])
+        self.tokens = nn.Parameter(
+            torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
+        )
+        self.blocks = nn.ModuleList(
+            [Block(width, heads, generator=generator) for _ in range(layers)]
+        )
         self.norm = nn.LayerNorm(width)
         self.head = _linear(width, vocabulary, generator)
         self.learned = nn.ModuleList(_modules(scheme))
         self.to(_checks.floating_dtype("dtype", dtype))
 
-    def embed(self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None) -> Tensor:
+    def embed(
+        self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
+    ) -> Tensor:
         """The input of the first layer (B, T, D): token embeddings, plus positions where the scheme adds them."""
-        if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() != 2:
-            raise ValueError(f"tokens must be integers of shape (B, T), got {getattr(tokens, 'shape', tokens)!r}")
+        if (
+            not isinstance(tokens, Tensor)
+            or tokens.is_floating_point()
+            or tokens.dim() != 2
+        ):
+            raise ValueError(
+                "tokens must be integers of shape (B, T), got "
+                f"{getattr(tokens, 'shape', tokens)!r}"
+            )
         scheme = self.scheme if scheme is None else _checked(scheme)
         x = self.tokens[tokens]
         return x if scheme.embedding is None else x + scheme.embedding(positions)
 
-    def forward(self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
+    ) -> Tensor:
         scheme = self.scheme if scheme is None else _checked(scheme)
         x = self.embed(tokens, positions, scheme=scheme)
         for block in self._layers():
@@ -127,7 +162,9 @@ class TinyTransformer(nn.Module):
         logits: Tensor = self.head(self.norm(x))
         return logits
 
-    def weights(self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None) -> list[Tensor]:
+    def weights(
+        self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
+    ) -> list[Tensor]:
         """The attention weights (B, H, T, T), one tensor for each layer."""
         scheme = self.scheme if scheme is None else _checked(scheme)
         x, maps = self.embed(tokens, positions, scheme=scheme), []
@@ -144,15 +181,22 @@ class TinyTransformer(nn.Module):
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=False, dtype=torch.float64)
-    nn.init.normal_(layer.weight, std=inputs**-0.5, generator=generator)
-    return layer
+    weight = torch.empty(outputs, inputs, dtype=torch.float64)
+    return linear(nn.init.normal_(weight, std=inputs**-0.5, generator=generator))
 
 
-def _how(x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None) -> dict[str, Any]:
+def _how(
+    x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
+) -> dict[str, Any]:
     """The arguments of `attention` beside q, k and v; hidden states only for schemes that take them."""
     hidden = {"q_x": x, "k_x": x} if _takes_hidden_states(scheme) else {}
-    return {"q_positions": positions, "k_positions": positions, "scheme": scheme, "mask": mask, **hidden}
+    return {
+        "q_positions": positions,
+        "k_positions": positions,
+        "scheme": scheme,
+        "mask": mask,
+        **hidden,
+    }
 
 
 def _takes_hidden_states(scheme: PositionScheme) -> bool:
@@ -165,7 +209,9 @@ def _takes_hidden_states(scheme: PositionScheme) -> bool:
 
 def _checked(scheme: Any) -> PositionScheme:
     if not isinstance(scheme, PositionScheme):
-        raise TypeError(f"scheme must be a PositionScheme such as scheme.NOPE, got {scheme!r}")
+        raise TypeError(
+            f"scheme must be a PositionScheme such as scheme.NOPE, got {scheme!r}"
+        )
     return scheme
 
 

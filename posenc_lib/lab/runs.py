@@ -19,7 +19,7 @@ from posenc_lib import _checks, embedding, scheme
 from posenc_lib.bias import T5Bias
 from posenc_lib.lab.model import TinyTransformer
 from posenc_lib.lab.tasks import Task, common_token, k_back
-from posenc_lib.lab.train import right_by_position, train
+from posenc_lib.lab.train import correct_by_position, train
 from posenc_lib.scheme import PositionScheme
 
 TASKS: dict[str, Task] = {"three-back": k_back(3), "common-token": common_token()}
@@ -28,9 +28,6 @@ TASKS: dict[str, Task] = {"three-back": k_back(3), "common-token": common_token(
 @dataclass(frozen=True)
 class Settings:
     """All that a run depends on, beside its scheme and its seed.
-
-    Equation: none
-    Shapes: none
 
     Args:
         task: a name in `TASKS`.
@@ -63,7 +60,9 @@ class Settings:
 
 
 EXPERIMENTS: dict[str, Settings] = {
-    "three-back": Settings("three-back", lengths=(32, 36, 40, 48, 64, 80, 96, 128, 192, 256)),
+    "three-back": Settings(
+        "three-back", lengths=(32, 36, 40, 48, 64, 80, 96, 128, 192, 256)
+    ),
     "common-token": Settings("common-token"),
     "rope-longer": Settings("three-back", sequences=64, masked=True),
 }
@@ -75,8 +74,9 @@ def scrambled(positions: Tensor, dim: int) -> Tensor:
     Equation: PE(m, j) = √6 (frac(43758.5453 sin(12.9898 m + 78.233 j)) − ½)
     Shapes: positions (..., T) → (..., T, d)
 
-    The fraction of a large multiple of a sine is a well-known cheap hash. The factor gives it the sinusoid's mean
-    square, ½. It is no encoding that anybody uses; chapter 06 needs one that can be computed and does not generalise.
+    The fraction of a large multiple of a sine is a well-known cheap hash. The factor
+    gives it the sinusoid's mean square, ½. It is no encoding that anybody uses; chapter
+    06 needs one that can be computed and does not generalise.
 
     Args:
         positions: m.
@@ -94,44 +94,64 @@ def scrambled(positions: Tensor, dim: int) -> Tensor:
 
 
 def _redrawn(table: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A table with entries from N(0, 0.02²), drawn in float64 for the reason that `prepare` gives."""
+    """A table with entries from N(0, 0.02²), drawn in float64 for the reason that `train_run` gives."""
     for entries in table.double().parameters():
         nn.init.normal_(entries, std=0.02, generator=generator)
     return table
 
 
-def _t5(settings: Settings, generator: torch.Generator, buckets: int, far: int) -> PositionScheme:
+def _t5(
+    settings: Settings, generator: torch.Generator, buckets: int, far: int
+) -> PositionScheme:
     """T5's bias, in both directions where nothing is masked."""
     both = not settings.masked
-    table = T5Bias(settings.heads, bidirectional=both, num_buckets=buckets, max_distance=far, std=0.02)
+    table = T5Bias(
+        settings.heads,
+        bidirectional=both,
+        num_buckets=buckets,
+        max_distance=far,
+        std=0.02,
+    )
     return PositionScheme("bias", bias=_redrawn(table, generator))
 
 
-# The scheme of a run. A learned table gets a row for every position that is tested, as training leaves them.
+# The scheme of a run. A learned table gets a row for every position that is tested, as
+# training leaves them.
 SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
     "nope": lambda s, g: scheme.NOPE,
     "sinusoid": lambda s, g: scheme.sinusoidal(s.width),
     "learned": lambda s, g: PositionScheme(
-        "learned", embedding=_redrawn(embedding.LearnedEmbedding(max(s.length, *s.lengths), s.width), g)
+        "learned",
+        embedding=_redrawn(
+            embedding.LearnedEmbedding(max(s.length, *s.lengths), s.width), g
+        ),
     ),
-    "scrambled": lambda s, g: PositionScheme("scrambled", embedding=partial(scrambled, dim=s.width)),
+    "scrambled": lambda s, g: PositionScheme(
+        "scrambled", embedding=partial(scrambled, dim=s.width)
+    ),
     "bias": lambda s, g: _t5(s, g, 16, 12),
     "bias-128": lambda s, g: _t5(s, g, 32, 128),
     "rope": lambda s, g: scheme.rope(s.width // s.heads),
     "rope-100": lambda s, g: scheme.rope(s.width // s.heads, base=100.0),
-    "rope-half": lambda s, g: scheme.rope(s.width // s.heads, rotary_dim=s.width // s.heads // 2),
-    "rope-half-100": lambda s, g: scheme.rope(s.width // s.heads, base=100.0, rotary_dim=s.width // s.heads // 2),
+    "rope-half": lambda s, g: scheme.rope(
+        s.width // s.heads, rotary_dim=s.width // s.heads // 2
+    ),
+    "rope-half-100": lambda s, g: scheme.rope(
+        s.width // s.heads, base=100.0, rotary_dim=s.width // s.heads // 2
+    ),
 }
 
 
-def prepare(settings: Settings, name: str, seed: int, *, progress: bool = False) -> tuple[TinyTransformer, list[float]]:
+def train_run(
+    settings: Settings, name: str, seed: int, *, progress: bool = False
+) -> tuple[TinyTransformer, list[float]]:
     """Make the model of a run and train it.
 
-    Equation: none
     Shapes: → the model, and the loss of each step
 
-    One generator, seeded with `seed`, makes the scheme's parameters, then the weights, then the batches. Training runs
-    in float64, so that another processor's rounding, which training magnifies, does not make another result.
+    One generator, seeded with `seed`, makes the scheme's parameters, then the weights,
+    then the batches. Training runs in float64, so that another processor's rounding,
+    which training magnifies, does not make another result.
 
     Args:
         settings: the settings.
@@ -169,34 +189,48 @@ def prepare(settings: Settings, name: str, seed: int, *, progress: bool = False)
     )
 
 
-def examine(
-    model: TinyTransformer, settings: Settings, seed: int, *, scheme: PositionScheme | None = None
+def evaluate(
+    model: TinyTransformer,
+    settings: Settings,
+    seed: int,
+    *,
+    scheme: PositionScheme | None = None,
 ) -> dict[str, dict[str, list[int]]]:
     """Test a model at all lengths, and count the right answers at each position.
 
-    Equation: right_m and asked_m of `right_by_position`, for each length T
-    Shapes: → {"right": {"T": [right_0, …]}, "asked": {"T": [asked_0, …]}}, keys as JSON has them
+    Equation: correct_m and total_m of `correct_by_position`, for each length T
+    Shapes: → {"correct": {"T": [correct_0, …]}, "total": {"T": [total_0, …]}}, keys as
+        JSON has them
 
-    The test sequences come from a generator of their own, so that runs with one seed are asked the same.
+    The test sequences come from a generator of their own, so that runs with one seed
+    are asked the same.
 
     Args:
         model: the model.
         settings: task, lengths and number of sequences.
         seed: of the sequences.
-        scheme: as in `right_by_position`.
+        scheme: as in `correct_by_position`.
 
     Raises:
-        TypeError, ValueError: as `right_by_position`.
+        TypeError, ValueError: as `correct_by_position`.
 
     Chapter: 06
     """
     generator = torch.Generator().manual_seed(1_000_000 + seed)
-    found: dict[str, dict[str, list[int]]] = {"right": {}, "asked": {}}
+    found: dict[str, dict[str, list[int]]] = {"correct": {}, "total": {}}
     for length in settings.lengths:
-        right, asked = right_by_position(
-            model, TASKS[settings.task], length, sequences=settings.sequences, generator=generator, scheme=scheme
+        correct, total = correct_by_position(
+            model,
+            TASKS[settings.task],
+            length,
+            sequences=settings.sequences,
+            generator=generator,
+            scheme=scheme,
         )
-        found["right"][str(length)], found["asked"][str(length)] = right.tolist(), asked.tolist()
+        found["correct"][str(length)], found["total"][str(length)] = (
+            correct.tolist(),
+            total.tolist(),
+        )
     return found
 
 
@@ -206,38 +240,41 @@ def _last_loss(losses: list[float]) -> float:
     return round(sum(last) / len(last), 6)
 
 
-def run(settings: Settings, name: str, seed: int, *, progress: bool = False) -> dict[str, Any]:
-    """One run, ready to be stored: its loss over the last steps, and what `examine` finds.
+def run(
+    settings: Settings, name: str, seed: int, *, progress: bool = False
+) -> dict[str, Any]:
+    """One run, ready to be stored: its loss over the last steps, and what `evaluate` finds.
 
-    Equation: none
-    Shapes: → {"scheme": name, "seed": seed, "loss": number, "right": {…}, "asked": {…}}
+    Shapes: → {"scheme": name, "seed": seed, "loss": number, "correct": {…}, "total":
+        {…}}
 
     Args:
-        settings, name, seed, progress: as in `prepare`.
+        settings, name, seed, progress: as in `train_run`.
 
     Raises:
-        ValueError: as `prepare`.
+        ValueError: as `train_run`.
 
     Chapter: 06
     """
-    model, losses = prepare(settings, name, seed, progress=progress)
+    model, losses = train_run(settings, name, seed, progress=progress)
     return {
         "scheme": name,
         "seed": seed,
         "loss": _last_loss(losses),
-        **examine(model, settings, seed),
+        **evaluate(model, settings, seed),
     }
 
 
 def versions() -> dict[str, str]:
     """What the numbers of a run may depend on beside its settings.
 
-    Equation: none
-    Shapes: none
-
     Chapter: 06
     """
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "machine": platform.machine()}
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "machine": platform.machine(),
+    }
 
 
 def sweep(
@@ -251,7 +288,6 @@ def sweep(
 ) -> dict[str, Any]:
     """All runs of some schemes and seeds, stored in a file after each of them; runs that the file has are kept.
 
-    Equation: none
     Shapes: → {"settings": {…}, "versions": {…}, "runs": [run, …]}
 
     Args:
@@ -259,11 +295,12 @@ def sweep(
         settings: of all runs in the file.
         names: schemes, in `SCHEMES`.
         seeds: seeds.
-        make: makes one run, as `run` and `longer` do.
+        make: makes one run, as `run` and `extension_run` do.
         progress: as in `train`.
 
     Raises:
-        ValueError: an unknown scheme, before anything is run; a file with other settings, or of other versions.
+        ValueError: an unknown scheme, before anything is run; a file with other
+            settings, or of other versions.
 
     Chapter: 06
     """
@@ -281,8 +318,8 @@ def sweep(
 def load(name: str) -> dict[str, Any]:
     """Stored runs by name, as `sweep` left them, or what `lab.costs` measured.
 
-    Equation: none
-    Shapes: → {"settings": Settings (a dict for "costs"), "versions": {…}, "runs": [run, …]}
+    Shapes: → {"settings": Settings (a dict for "costs"), "versions": {…}, "runs": [run,
+        …]}
 
     Args:
         name: "three_back", "costs" or another file of the package.
@@ -294,17 +331,65 @@ def load(name: str) -> dict[str, Any]:
     """
     folder = files("posenc_lib.lab").joinpath("data")
     known = tuple(
-        sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+        sorted(
+            entry.name.removesuffix(".json")
+            for entry in folder.iterdir()
+            if entry.name.endswith(".json")
+        )
     )
     _checks.one_of("name", name, known)
-    stored: dict[str, Any] = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    stored: dict[str, Any] = json.loads(
+        folder.joinpath(f"{name}.json").read_text(encoding="utf-8")
+    )
     settings = stored["settings"]
     if "task" in settings:
-        stored["settings"] = Settings(**{**settings, "lengths": tuple(settings["lengths"])})
+        stored["settings"] = Settings(
+            **{**settings, "lengths": tuple(settings["lengths"])}
+        )
     return stored
 
 
-def stored_or_new(path: Path, settings: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+def accuracies(
+    stored: dict[str, Any],
+    name: str,
+    length: int,
+    first: int = 0,
+    last: int | None = None,
+) -> Tensor:
+    """For each stored run of a scheme, the share of right answers at one test length.
+
+    Equation: Σ_m correct_m / Σ_m total_m over positions m = first … last − 1
+    Shapes: → (runs,), float64
+
+    Args:
+        stored: what `load` returned.
+        name: the scheme of the runs.
+        length: T of the test sequences.
+        first: the first position that counts.
+        last: one more than the last position that counts; None is T.
+
+    Raises:
+        ValueError: no run has this scheme, or none was tested at this length.
+
+    Chapter: 06
+    """
+    runs = [run for run in stored["runs"] if run["scheme"] == name]
+    if not runs:
+        known = sorted({run["scheme"] for run in stored["runs"]})
+        raise ValueError(f"name must be one of {', '.join(known)}; got {name!r}")
+    if (key := str(length)) not in runs[0]["total"]:
+        known = ", ".join(runs[0]["total"])
+        raise ValueError(f"length must be one of {known}; got {length}")
+    part = slice(first, last)
+    shares = [
+        sum(run["correct"][key][part]) / sum(run["total"][key][part]) for run in runs
+    ]
+    return torch.tensor(shares, dtype=torch.float64)
+
+
+def stored_or_new(
+    path: Path, settings: dict[str, Any], versions: dict[str, str]
+) -> dict[str, Any]:
     """What the file holds, if it is of these settings and versions; where there is no file, no runs yet."""
     ours = json.loads(json.dumps({"settings": settings, "versions": versions}))
     if not path.exists():
@@ -312,14 +397,19 @@ def stored_or_new(path: Path, settings: dict[str, Any], versions: dict[str, str]
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for part in ("settings", "versions"):
         if stored[part] != ours[part]:
-            raise ValueError(f"{path} holds runs with {part} {stored[part]}, asked for {ours[part]}: name another file")
+            raise ValueError(
+                f"{path} holds runs with {part} {stored[part]}, asked for "
+                f"{ours[part]}: name another file"
+            )
     return stored
 
 
 def write(path: Path, stored: dict[str, Any]) -> None:
     """One line for each run, through a second file: a stop while writing leaves the old one whole."""
     runs = ",\n".join(json.dumps(r, separators=(",", ":")) for r in stored["runs"])
-    head = json.dumps({key: part for key, part in stored.items() if key != "runs"}, indent=1)
+    head = json.dumps(
+        {key: part for key, part in stored.items() if key != "runs"}, indent=1
+    )
     text = f'{head[:-2]},\n "runs": [\n{runs}\n]}}\n'
     beside = path.with_name(path.name + ".part")
     beside.write_text(text, encoding="utf-8")

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from posenc_lib import _checks
 
-IGNORE = -100  # the target of a position at which nothing is asked; F.cross_entropy leaves it out
+IGNORE = (
+    -100
+)  # the target of a position at which nothing is asked; F.cross_entropy leaves it out
 
 
 @dataclass(frozen=True)
 class Task:
     """A task: sequences of tokens, and the right answer at each position.
 
-    Equation: none
     Shapes: draw(batch, length, generator) → tokens (B, T) and targets (B, T), int64
 
     Args:
@@ -37,7 +38,8 @@ class Task:
 def k_back(k: int = 3, *, vocabulary: int = 16) -> Task:
     """Say the token that stands k positions back: it can't be done without the order of the tokens.
 
-    Equation: y_m = x_{m−k} for m ≥ k, nothing asked before;  x_m uniform on 0 … V−1, independent
+    Equation: y_m = x_{m−k} for m ≥ k, nothing asked before;  x_m uniform on 0 … V−1,
+        independent
     Shapes: draw(B, T, generator) → (B, T), (B, T), int64
 
     Args:
@@ -45,14 +47,17 @@ def k_back(k: int = 3, *, vocabulary: int = 16) -> Task:
         vocabulary: V, at least 2.
 
     Raises:
-        TypeError, ValueError: an argument of another kind; when drawn from, a length that is not above k.
+        TypeError, ValueError: an argument of another kind; when drawn from, a length
+            that is not above k.
 
     Chapter: 06
     """
     _checks.whole_number("k", k, least=1)
     _checks.whole_number("vocabulary", vocabulary, least=2)
 
-    def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(
+        batch: int, length: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         _checks.whole_number("batch", batch, least=1)
         _checks.whole_number("length", length, least=k + 1)
         tokens = torch.randint(vocabulary, (batch, length), generator=generator)
@@ -66,7 +71,8 @@ def k_back(k: int = 3, *, vocabulary: int = 16) -> Task:
 def common_token(share: float = 0.3, *, vocabulary: int = 16) -> Task:
     """Say which token the sequence was filled with: a control, for which the order of the tokens is of no use.
 
-    Equation: x_m = a with probability s, else uniform on 0 … V−1;  y_m = a;  a uniform, one for each sequence
+    Equation: x_m = a with probability s, else uniform on 0 … V−1;  y_m = a;  a uniform,
+        one for each sequence
     Shapes: draw(B, T, generator) → (B, T), (B, T), int64
 
     Args:
@@ -82,12 +88,16 @@ def common_token(share: float = 0.3, *, vocabulary: int = 16) -> Task:
         raise ValueError(f"share must be at most 1, got {share}")
     _checks.whole_number("vocabulary", vocabulary, least=2)
 
-    def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(
+        batch: int, length: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         _checks.whole_number("batch", batch, least=1)
         _checks.whole_number("length", length, least=1)
         common = torch.randint(vocabulary, (batch, 1), generator=generator)
         tokens = torch.randint(vocabulary, (batch, length), generator=generator)
-        tokens = torch.where(torch.rand(batch, length, generator=generator) < share, common, tokens)
+        tokens = torch.where(
+            torch.rand(batch, length, generator=generator) < share, common, tokens
+        )
         return tokens, common.expand(batch, length)
 
     return Task("common token", vocabulary, draw)
@@ -100,8 +110,8 @@ def best_without_order(length: int, *, vocabulary: int = 16) -> float:
         P(max_v c_v ≤ c) = N!/V^N · [z^N] (Σ_{j≤c} z^j/j!)^V
     Shapes: → a number between 1/V and 1
 
-    It is above 1/V, because the most frequent token of a short sequence is well above the mean, and falls to 1/V as
-    the sequence grows.
+    It is above 1/V, because the most frequent token of a short sequence is well above
+    the mean, and falls to 1/V as the sequence grows.
 
     Args:
         length: T, at least 2.
@@ -114,7 +124,8 @@ def best_without_order(length: int, *, vocabulary: int = 16) -> float:
     """
     others = _checks.whole_number("length", length, least=2) - 1
     _checks.whole_number("vocabulary", vocabulary, least=2)
-    # The counts are independent Poisson numbers, given their sum N: every term is a probability, and none overflows.
+    # The counts are independent Poisson numbers, given their sum N: every term is a
+    # probability, and none overflows.
     mean = others / vocabulary
     counts = np.arange(others + 1)
     log_factorials = np.concatenate(([0.0], np.log(np.arange(1, others + 1)).cumsum()))
@@ -127,5 +138,7 @@ def best_without_order(length: int, *, vocabulary: int = 16) -> float:
             total = np.convolve(total, poisson[: most + 1])[: others + 1]
         return float(total[others]) if len(total) > others else 0.0
 
-    at_most = np.array([sum_is_all(most) for most in range(others + 1)]) / sum_is_all(others)
+    at_most = np.array([sum_is_all(most) for most in range(others + 1)]) / sum_is_all(
+        others
+    )
     return float((1 - at_most[:-1]).sum()) / others

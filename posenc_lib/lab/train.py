@@ -19,7 +19,7 @@ from posenc_lib.scheme import PositionScheme
 Positions = Callable[[int, torch.Generator], Tensor]
 
 
-def counted(length: int, generator: torch.Generator) -> Tensor:
+def sequential(length: int, generator: torch.Generator) -> Tensor:
     """Positions 0 … T−1: what training and testing use unless told otherwise.
 
     Equation: p_t = t
@@ -27,7 +27,8 @@ def counted(length: int, generator: torch.Generator) -> Tensor:
 
     Args:
         length: T.
-        generator: not drawn from; `partial(positions.randomised, maximum=...)` is one that does.
+        generator: not drawn from; `partial(positions.randomised, maximum=...)` is one
+            that does.
 
     Chapter: 06
     """
@@ -43,12 +44,13 @@ def train(
     batch: int,
     lr: float,
     generator: torch.Generator,
-    positions: Positions = counted,
+    positions: Positions = sequential,
     progress: bool = False,
 ) -> tuple[TinyTransformer, list[float]]:
     """Train a model in place with Adam, on a new batch at each step.
 
-    Equation: η_s = η · min(10 s/S, 1) · (1 + cos(π s/S))/2 at step s of S: a short warm-up, then a cosine to 0
+    Equation: η_s = η · min(10 s/S, 1) · (1 + cos(π s/S))/2 at step s of S: a short
+        warm-up, then a cosine to 0
     Shapes: → the model, and the loss of each step
 
     Args:
@@ -63,32 +65,45 @@ def train(
         progress: writes one line to stderr that says how far it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind; FloatingPointError where the loss is no longer a number.
+        TypeError, ValueError: an argument of another kind; FloatingPointError where the
+            loss is no longer a number.
 
     Chapter: 06
     """
     for name, value in (("length", length), ("steps", steps), ("batch", batch)):
         _checks.whole_number(name, value, least=1)
     # Fused, one kernel updates all weights: a step takes a tenth less.
-    optimiser = torch.optim.Adam(model.parameters(), lr=_checks.positive("lr", lr), fused=True)
+    optimiser = torch.optim.Adam(
+        model.parameters(), lr=_checks.positive("lr", lr), fused=True
+    )
     losses: list[float] = []
     model.train()
     for step in range(1, steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = lr * min(10 * step / steps, 1.0) * (1 + math.cos(math.pi * step / steps)) / 2
+            group["lr"] = (
+                lr
+                * min(10 * step / steps, 1.0)
+                * (1 + math.cos(math.pi * step / steps))
+                / 2
+            )
         tokens, targets = task.draw(batch, length, generator)
         logits = model(tokens, positions(length, generator))
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        loss = F.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
-            raise FloatingPointError(f"the loss is {losses[-1]} at step {step} of {steps}; try lr below {lr}")
+            raise FloatingPointError(
+                f"the loss is {losses[-1]} at step {step} of {steps}; try lr below {lr}"
+            )
         if progress and (step % 50 == 0 or step == steps):
             end = "\n" if step == steps else ""
             print(
-                f"\r{task.name}, {model.scheme.name}: step {step}/{steps}, loss {losses[-1]:.4f}",
+                f"\r{task.name}, {model.scheme.name}: step {step}/{steps}, loss "
+                f"{losses[-1]:.4f}",
                 end=end,
                 file=sys.stderr,
             )
@@ -96,19 +111,20 @@ def train(
 
 
 @torch.no_grad()
-def right_by_position(
+def correct_by_position(
     model: TinyTransformer,
     task: Task,
     length: int,
     *,
     sequences: int,
     generator: torch.Generator,
-    positions: Positions = counted,
+    positions: Positions = sequential,
     scheme: PositionScheme | None = None,
 ) -> tuple[Tensor, Tensor]:
     """How often the model is right at each position, and how often it was asked there.
 
-    Equation: right_m = Σ_b [argmax logits_bm = y_bm],  asked_m = Σ_b [something is asked at m]
+    Equation: correct_m = Σ_b [argmax logits_bm = y_bm],  total_m = Σ_b [something is
+        asked at m]
     Shapes: → (T,), (T,), int64
 
     Args:
@@ -126,14 +142,16 @@ def right_by_position(
     Chapter: 06
     """
     _checks.whole_number("sequences", sequences, least=1)
-    right, asked = (torch.zeros(length, dtype=torch.int64) for _ in range(2))
-    room = max(1, 2**22 // length**2)  # sequences at once, so that the scores stay below 16 MiB a head
+    correct, total = (torch.zeros(length, dtype=torch.int64) for _ in range(2))
+    room = max(
+        1, 2**22 // length**2
+    )  # sequences at once, so that the scores stay below 16 MiB a head
     for first in range(0, sequences, room):
         tokens, targets = task.draw(min(room, sequences - first), length, generator)
         answers = model(tokens, positions(length, generator), scheme=scheme).argmax(-1)
-        right += (answers == targets).sum(0)
-        asked += (targets != IGNORE).sum(0)
-    return right, asked
+        correct += (answers == targets).sum(0)
+        total += (targets != IGNORE).sum(0)
+    return correct, total
 
 
 def accuracy(
@@ -143,27 +161,33 @@ def accuracy(
     generator: torch.Generator,
     *,
     sequences: int = 256,
-    positions: Positions = counted,
+    positions: Positions = sequential,
     scheme: PositionScheme | None = None,
 ) -> dict[int, float]:
     """The share of right answers at each length, over all positions at which something is asked.
 
-    Equation: Σ_m right_m / Σ_m asked_m
-    Shapes: none
+    Equation: Σ_m correct_m / Σ_m total_m
 
     Args:
-        model, task, generator, sequences, positions, scheme: as in `right_by_position`.
+        model, task, generator, sequences, positions, scheme: as in
+            `correct_by_position`.
         lengths: the lengths T to test.
 
     Raises:
-        TypeError, ValueError: as `right_by_position`.
+        TypeError, ValueError: as `correct_by_position`.
 
     Chapter: 06
     """
     found = {}
     for length in lengths:
-        right, asked = right_by_position(
-            model, task, length, sequences=sequences, generator=generator, positions=positions, scheme=scheme
+        correct, total = correct_by_position(
+            model,
+            task,
+            length,
+            sequences=sequences,
+            generator=generator,
+            positions=positions,
+            scheme=scheme,
         )
-        found[length] = float(right.sum() / asked.sum())
+        found[length] = float(correct.sum() / total.sum())
     return found

@@ -14,7 +14,8 @@ from posenc_lib.rotary.multiaxis import (
     pixtral_frequencies,
     videorope_frequencies,
 )
-from posenc_lib.rotary.rope import LAYOUTS, RoPE, Rotation, convert_layout, convert_projection
+from posenc_lib.rotary.pairs import LAYOUTS, convert_layout, convert_projection
+from posenc_lib.rotary.rope import RoPE, Rotation
 from posenc_lib.rotary.scaling import (
     Schedule,
     clipped,
@@ -31,7 +32,18 @@ from posenc_lib.rotary.scaling import (
     yarn_attention_factor,
     yarn_released,
 )
-from posenc_lib.rotary.variants import CayleySTRING, ComRoPE, FoPE, LieRE, PoPE, RePo, XPos, grape, rotated_values, tapa
+from posenc_lib.rotary.variants import (
+    CayleySTRING,
+    ComRoPE,
+    FoPE,
+    LieRE,
+    PoPE,
+    RePo,
+    XPos,
+    grape,
+    rotated_values,
+    tapa,
+)
 
 __all__ = [
     "LAYOUTS",

@@ -1,12 +1,14 @@
 """Schedules: frequencies for a context longer than the trained one, as pure functions of a model's published settings.
 
-Every function returns a `Schedule(frequencies, attention_factor)`, which is what `RoPE` takes:
-`RoPE(**yarn(...)._asdict(), layout="half")`. Pair i turns r_i = L₀ ω_i / 2π times within the trained length L₀; most
-schedules are a rule for which pairs are slowed down (ω_i/s, interpolation) and which are left alone.
+Every function returns a `Schedule(frequencies, attention_factor)`, which is what `RoPE`
+takes: `RoPE(**yarn(...)._asdict(), layout="half")`. Pair i turns r_i = L₀ ω_i / 2π
+times within the trained length L₀; most schedules are a rule for which pairs are slowed
+down (ω_i/s, interpolation) and which are left alone.
 
-No schedule has a default base: the base belongs to the checkpoint. Two ways to a longer context are no schedules: a
-raised base (ABF; xiong2023) is another argument of `inverse_frequencies`, and DroPE trains with RoPE and then takes it
-away, so that the scheme of the finished model is `NOPE`.
+No schedule has a default base: the base belongs to the checkpoint. Two ways to a longer
+context are no schedules: a raised base (ABF; xiong2023) is another argument of
+`inverse_frequencies`, and DroPE trains with RoPE and then takes it away, so that the
+scheme of the finished model is `NOPE`.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from posenc_lib.frequencies import inverse_frequencies
 class Schedule(NamedTuple):
     """What a schedule returns.
 
-    Equation: score = a² (R′_m q)ᵀ (R′_n k), R′ with the frequencies ω′ and a the attention factor
+    Equation: score = a² (R′_m q)ᵀ (R′_n k), R′ with the frequencies ω′ and a the
+        attention factor
     Shapes: frequencies (d/2,), float64
 
     Args:
         frequencies: ω′_i in radians per position.
-        attention_factor: a, which multiplies cos and sin, so scores by its square. Nobody else may scale them.
+        attention_factor: a, which multiplies cos and sin, so scores by its square.
+            Nobody else may scale them.
 
     Chapter: 16
     """
@@ -45,7 +49,8 @@ def linear_interpolation(dim: int, base: float, *, factor: float) -> Schedule:
     Equation: ω′_i = ω_i / s,  the same as positions m/s      (chen2023 §2.3)
     Shapes: → (d/2,)
 
-    Gemma 3 scales its global layers so (θ = 1,000,000, s = 8), and its local layers not at all.
+    Gemma 3 scales its global layers so (θ = 1,000,000, s = 8), and its local layers not
+    at all.
 
     Args:
         dim: rotated channels d, even.
@@ -53,7 +58,8 @@ def linear_interpolation(dim: int, base: float, *, factor: float) -> Schedule:
         factor: s, the new length over the trained one, at least 1; 1 changes nothing.
 
     Raises:
-        TypeError, ValueError: `factor` is below 1 (positions are divided by it); then as `inverse_frequencies`.
+        TypeError, ValueError: `factor` is below 1 (positions are divided by it); then
+            as `inverse_frequencies`.
 
     Source: chen2023, kaiokendev2023
     Chapter: 16
@@ -64,34 +70,42 @@ def linear_interpolation(dim: int, base: float, *, factor: float) -> Schedule:
 def ntk_aware(dim: int, base: float, *, factor: float) -> Schedule:
     """NTK-aware scaling: a larger base, with which the fastest pair turns as before and the slowest s times slower.
 
-    Equation: θ′ = θ s^(d/(d−2)),  so that ω′_i = ω_i s^(−2i/(d−2)): ω′_0 = ω_0 and ω′_{d/2−1} = ω_{d/2−1} / s
+    Equation: θ′ = θ s^(d/(d−2)),  so that ω′_i = ω_i s^(−2i/(d−2)): ω′_0 = ω_0 and
+        ω′_{d/2−1} = ω_{d/2−1} / s
     Shapes: → (d/2,)
 
     Args:
-        dim: rotated channels d, even, at least 4: a single pair can't be fastest and slowest.
+        dim: rotated channels d, even, at least 4: a single pair can't be fastest and
+            slowest.
         base: θ of the checkpoint.
         factor: s, at least 1.
 
     Raises:
-        TypeError, ValueError: `dim` is below 4, `factor` below 1; then as `inverse_frequencies`.
+        TypeError, ValueError: `dim` is below 4, `factor` below 1; then as
+            `inverse_frequencies`.
 
     Source: bloc97_2023, peng2024
     Chapter: 16
     """
     _checks.whole_number("dim", dim, least=4)
     _checks.positive("base", base)
-    return Schedule(inverse_frequencies(dim, base * _factor(factor) ** (dim / (dim - 2))))
+    return Schedule(
+        inverse_frequencies(dim, base * _factor(factor) ** (dim / (dim - 2)))
+    )
 
 
-def dynamic_ntk(dim: int, base: float, *, factor: float, original_length: int, length: int) -> Schedule:
+def dynamic_ntk(
+    dim: int, base: float, *, factor: float, original_length: int, length: int
+) -> Schedule:
     """Dynamic NTK: NTK-aware scaling that grows with the current length, and is off within the trained one.
 
-    Equation: θ′ = θ (s L/L₀ − (s − 1))^(d/(d−2)) for L > L₀, else θ      (peng2024 §3.3 with s = 1; s as in the
-        code of transformers)
+    Equation: θ′ = θ (s L/L₀ − (s − 1))^(d/(d−2)) for L > L₀, else θ      (peng2024 §3.3
+        with s = 1; s as in the code of transformers)
     Shapes: → (d/2,)
 
-    Keys cached at one length were rotated with other frequencies than queries at the next: cache keys before the
-    rotation. The result depends on `length` alone and never on the calls before.
+    Keys cached at one length were rotated with other frequencies than queries at the
+    next: cache keys before the rotation. The result depends on `length` alone and never
+    on the calls before.
 
     Args:
         dim: rotated channels d, even, at least 4.
@@ -101,7 +115,7 @@ def dynamic_ntk(dim: int, base: float, *, factor: float, original_length: int, l
         length: L, the current length: largest position plus 1.
 
     Raises:
-        TypeError, ValueError: as `ntk_aware`; a length that is no int of at least 1.
+        TypeError, ValueError: as `ntk_aware`; a length that is not an integer ≥ 1.
 
     Source: peng2024
     Chapter: 16
@@ -113,12 +127,18 @@ def dynamic_ntk(dim: int, base: float, *, factor: float, original_length: int, l
 
 
 def ntk_by_parts(
-    dim: int, base: float, *, factor: float, original_length: int, alpha: float = 1.0, beta: float = 32.0
+    dim: int,
+    base: float,
+    *,
+    factor: float,
+    original_length: int,
+    alpha: float = 1.0,
+    beta: float = 32.0,
 ) -> Schedule:
     """NTK-by-parts: pairs that turn often are left alone, pairs that never make a full turn are interpolated.
 
-    Equation: ω′_i = (1 − γ(r_i)) ω_i / s + γ(r_i) ω_i,  γ(r) = clip((r − α)/(β − α), 0, 1),  r_i = L₀ ω_i / 2π
-        (peng2024 §3.2)
+    Equation: ω′_i = (1 − γ(r_i)) ω_i / s + γ(r_i) ω_i,  γ(r) = clip((r − α)/(β − α), 0,
+        1),  r_i = L₀ ω_i / 2π (peng2024 §3.2)
     Shapes: → (d/2,)
 
     Args:
@@ -130,7 +150,8 @@ def ntk_by_parts(
         beta: turns from which on it is left alone, at least α. With β = α, γ is a step.
 
     Raises:
-        TypeError, ValueError: `beta` is below `alpha`, `factor` below 1; then as `inverse_frequencies`.
+        TypeError, ValueError: `beta` is below `alpha`, `factor` below 1; then as
+            `inverse_frequencies`.
 
     Source: peng2024
     Chapter: 16
@@ -138,20 +159,31 @@ def ntk_by_parts(
     frequencies = inverse_frequencies(dim, base)
     _checks.whole_number("original_length", original_length, least=1)
     if _checks.positive("beta", beta) < _checks.positive("alpha", alpha):
-        raise ValueError(f"beta must be at least alpha = {alpha} (pairs that turn more often are kept), got {beta}")
+        raise ValueError(
+            f"beta must be at least alpha = {alpha} (pairs that turn more often are "
+            f"kept), got {beta}"
+        )
     kept = _ramp(original_length * frequencies / (2 * math.pi), alpha, beta)  # γ
     return Schedule((1 - kept) * frequencies / _factor(factor) + kept * frequencies)
 
 
 def yarn(
-    dim: int, base: float, *, factor: float, original_length: int, alpha: float = 1.0, beta: float = 32.0
+    dim: int,
+    base: float,
+    *,
+    factor: float,
+    original_length: int,
+    alpha: float = 1.0,
+    beta: float = 32.0,
 ) -> Schedule:
     """YaRN as in the paper: NTK-by-parts, and scores sharpened by the attention factor.
 
-    Equation: ω′ as in `ntk_by_parts`,  a = 0.1 ln s + 1, so that scores grow by a² = 1/t      (peng2024 §3.4)
+    Equation: ω′ as in `ntk_by_parts`,  a = 0.1 ln s + 1, so that scores grow by a² =
+        1/t      (peng2024 §3.4)
     Shapes: → (d/2,)
 
-    The released code, and every checkpoint made with it, has another ramp: `yarn_released`.
+    The released code, and every checkpoint made with it, has another ramp:
+    `yarn_released`.
 
     Args:
         dim, base, factor, original_length, alpha, beta: as in `ntk_by_parts`.
@@ -162,7 +194,14 @@ def yarn(
     Source: peng2024
     Chapter: 16
     """
-    parts = ntk_by_parts(dim, base, factor=factor, original_length=original_length, alpha=alpha, beta=beta)
+    parts = ntk_by_parts(
+        dim,
+        base,
+        factor=factor,
+        original_length=original_length,
+        alpha=alpha,
+        beta=beta,
+    )
     return Schedule(parts.frequencies, yarn_attention_factor(factor))
 
 
@@ -179,47 +218,62 @@ def yarn_released(
 ) -> Schedule:
     """YaRN as released: the ramp is linear in the pair index, between the pairs that turn β_fast and β_slow times.
 
-    Equation: ω′_i = (1 − t_i) ω_i + t_i ω_i / s,  t_i = clip((i − l)/(h − l), 0, 1),  l = max(⌊c(β_fast)⌋, 0),
-        h = min(⌈c(β_slow)⌉, d − 1),  c(β) = d ln(L₀/(2πβ)) / (2 ln θ)      (checked against the released code)
+    Equation: ω′_i = (1 − t_i) ω_i + t_i ω_i / s,  t_i = clip((i − l)/(h − l), 0, 1),  l
+        = max(⌊c(β_fast)⌋, 0), h = min(⌈c(β_slow)⌉, d − 1),  c(β) = d ln(L₀/(2πβ)) / (2
+        ln θ)      (checked against the released code)
     Shapes: → (d/2,)
 
-    The ramp is a step where h ≤ l: with h = l that is the released code's +0.001, beyond it the code would scale the
-    wrong pairs.
+    The ramp is a step where h ≤ l: with h = l that is the released code's +0.001,
+    beyond it the code would scale the wrong pairs.
 
     Args:
         dim, base, factor, original_length: as in `ntk_by_parts`; θ above 1.
-        beta_fast: turns within L₀ from which on a pair is left alone, above `beta_slow`.
+        beta_fast: turns within L₀ from which on a pair is left alone, above
+            `beta_slow`.
         beta_slow: turns up to which it is interpolated.
         truncate: round l down and h up. gpt-oss does not.
-        attention_factor: a, in place of 0.1 ln s + 1 and not in addition to it. DeepSeek's configurations mean
-            `yarn_attention_factor(s, mscale=..., mscale_all_dim=...)`.
+        attention_factor: a, in place of 0.1 ln s + 1 and not in addition to it.
+            DeepSeek's configurations mean `yarn_attention_factor(s, mscale=...,
+            mscale_all_dim=...)`.
 
     Raises:
-        TypeError, ValueError: `beta_fast` is not above `beta_slow`, θ not above 1, `factor` below 1.
+        TypeError, ValueError: `beta_fast` is not above `beta_slow`, θ not above 1,
+            `factor` below 1.
 
     Source: peng2024
     Chapter: 16
     """
     frequencies = inverse_frequencies(dim, base)
     if base <= 1:
-        raise ValueError(f"base must be above 1, so that frequencies fall with the index; got {base}")
-    if _checks.positive("beta_fast", beta_fast) <= _checks.positive("beta_slow", beta_slow):
-        raise ValueError(f"beta_fast must be above beta_slow = {beta_slow}, got {beta_fast}")
+        raise ValueError(
+            f"base must be above 1, so that frequencies fall with the index; got {base}"
+        )
+    if _checks.positive("beta_fast", beta_fast) <= _checks.positive(
+        "beta_slow", beta_slow
+    ):
+        raise ValueError(
+            f"beta_fast must be above beta_slow = {beta_slow}, got {beta_fast}"
+        )
     whole = _checks.boolean("truncate", truncate)
-    scaled = _index_ramp(frequencies, base, original_length, beta_fast, beta_slow, whole)  # t
+    scaled = _index_ramp(
+        frequencies, base, original_length, beta_fast, beta_slow, whole
+    )  # t
     mixed = (1 - scaled) * frequencies + scaled * frequencies / _factor(factor)
     a = yarn_attention_factor(factor) if attention_factor is None else attention_factor
     return Schedule(mixed, _checks.positive("attention_factor", a))
 
 
-def yarn_attention_factor(factor: float, *, mscale: float = 1.0, mscale_all_dim: float = 0.0) -> float:
+def yarn_attention_factor(
+    factor: float, *, mscale: float = 1.0, mscale_all_dim: float = 0.0
+) -> float:
     """YaRN's magnitude on cos and sin: one number, or DeepSeek's quotient of two.
 
-    Equation: a = g(mscale) / g(mscale_all_dim),  g(k) = 0.1 k ln s + 1      (peng2024 §3.4 with k = 1 and no divisor)
+    Equation: a = g(mscale) / g(mscale_all_dim),  g(k) = 0.1 k ln s + 1      (peng2024
+        §3.4 with k = 1 and no divisor)
     Shapes: → a number
 
-    With mscale = mscale_all_dim, as in DeepSeek-V2 and V3, it is 1: what they scale is the softmax, by
-    `deepseek_softmax_scale`.
+    With mscale = mscale_all_dim, as in DeepSeek-V2 and V3, it is 1: what they scale is
+    the softmax, by `deepseek_softmax_scale`.
 
     Args:
         factor: s, at least 1.
@@ -239,13 +293,17 @@ def yarn_attention_factor(factor: float, *, mscale: float = 1.0, mscale_all_dim:
     return numerator / divisor
 
 
-def deepseek_softmax_scale(head_dim: int, *, factor: float, mscale_all_dim: float) -> float:
+def deepseek_softmax_scale(
+    head_dim: int, *, factor: float, mscale_all_dim: float
+) -> float:
     """DeepSeek's softmax scale under YaRN: the square of a magnitude, on all channels and not on the rotated ones.
 
-    Equation: scale = (0.1 k ln s + 1)² / √d,  k = mscale_all_dim      (checked against the released code)
+    Equation: scale = (0.1 k ln s + 1)² / √d,  k = mscale_all_dim      (checked against
+        the released code)
     Shapes: → a number, for `PositionScheme(scale=...)`
 
-    The released code applies it only where the model's longest input exceeds the trained length.
+    The released code applies it only where the model's longest input exceeds the
+    trained length.
 
     Args:
         head_dim: d, all channels of a query, rotated or not: 128 + 64 in DeepSeek-V3.
@@ -258,16 +316,23 @@ def deepseek_softmax_scale(head_dim: int, *, factor: float, mscale_all_dim: floa
     Source: deepseekv2
     Chapter: 16
     """
-    magnitude = yarn_attention_factor(factor, mscale=_not_negative("mscale_all_dim", mscale_all_dim))
-    return float(_checks.whole_number("head_dim", head_dim, least=1) ** -0.5 * magnitude**2)
+    magnitude = yarn_attention_factor(
+        factor, mscale=_not_negative("mscale_all_dim", mscale_all_dim)
+    )
+    return float(
+        _checks.whole_number("head_dim", head_dim, least=1) ** -0.5 * magnitude**2
+    )
 
 
-def ntk_by_parts_original(dim: int, base: float, *, factor: float, original_length: int) -> Schedule:
+def ntk_by_parts_original(
+    dim: int, base: float, *, factor: float, original_length: int
+) -> Schedule:
     """NTK-by-parts before YaRN: from interpolated through NTK-aware to untouched, in two ramps over the pair index.
 
-    Equation: u_i = (1 − t_i) θ′^(−2i/d) + t_i ω_i / s with t between 1.25 and 0.75 turns, θ′ as in `ntk_aware`;
-        ω′_i = (1 − t′_i) ω_i + t′_i u_i with t′ between 16 and 2 turns; t as in `yarn_released`
-        (checked against the released code, which gives no source for the four numbers but experiment)
+    Equation: u_i = (1 − t_i) θ′^(−2i/d) + t_i ω_i / s with t between 1.25 and 0.75
+        turns, θ′ as in `ntk_aware`; ω′_i = (1 − t′_i) ω_i + t′_i u_i with t′ between 16
+        and 2 turns; t as in `yarn_released` (checked against the released code, which
+        gives no source for the four numbers but experiment)
     Shapes: → (d/2,)
 
     Args:
@@ -284,10 +349,14 @@ def ntk_by_parts_original(dim: int, base: float, *, factor: float, original_leng
     """
     frequencies = inverse_frequencies(dim, base)
     if base <= 1:
-        raise ValueError(f"base must be above 1, so that frequencies fall with the index; got {base}")
+        raise ValueError(
+            f"base must be above 1, so that frequencies fall with the index; got {base}"
+        )
     slow = _index_ramp(frequencies, base, original_length, 1.25, 0.75, True)
     fast = _index_ramp(frequencies, base, original_length, 16.0, 2.0, True)
-    mixed = (1 - slow) * ntk_aware(dim, base, factor=factor).frequencies + slow * frequencies / factor
+    mixed = (1 - slow) * ntk_aware(
+        dim, base, factor=factor
+    ).frequencies + slow * frequencies / factor
     return Schedule((1 - fast) * frequencies + fast * mixed)
 
 
@@ -304,12 +373,14 @@ def longrope(
 ) -> Schedule:
     """LongRoPE: every pair has a factor of its own, found by search, and there are two lists of them.
 
-    Equation: ω′_i = ω_i / λ_i, λ the long list for L > L₀ and else the short one;  a = √(1 + ln s / ln L₀)
-        (ding2024; a and the two lists as in the released Phi-3 models)
+    Equation: ω′_i = ω_i / λ_i, λ the long list for L > L₀ and else the short one;  a =
+        √(1 + ln s / ln L₀) (ding2024; a and the two lists as in the released Phi-3
+        models)
     Shapes: lists of d/2 numbers → (d/2,)
 
-    A sequence that crosses L₀ changes all frequencies: cached keys must be rotated anew. The attention factor is the
-    same on both sides. The paper also leaves the first n̂ positions unscaled; the released models do not.
+    A sequence that crosses L₀ changes all frequencies: cached keys must be rotated
+    anew. The attention factor is the same on both sides. The paper also leaves the
+    first n̂ positions unscaled; the released models do not.
 
     Args:
         dim: rotated channels d, even.
@@ -322,7 +393,8 @@ def longrope(
         attention_factor: a, in place of the formula.
 
     Raises:
-        TypeError, ValueError: a list of other than d/2 numbers above 0; lengths that are no ints; `factor` below 1.
+        TypeError, ValueError: a list of other than d/2 numbers above 0; lengths that
+            are no ints; `factor` below 1.
 
     Source: ding2024
     Chapter: 16
@@ -330,15 +402,23 @@ def longrope(
     frequencies = inverse_frequencies(dim, base)
     _checks.whole_number("original_length", original_length, least=2)
     _checks.whole_number("length", length, least=1)
-    for name, given in (("short_factors", short_factors), ("long_factors", long_factors)):
-        if len(_checks.listed(name, given)) != dim // 2:
-            raise ValueError(f"{name} must hold one number for each of the {dim // 2} pairs, got {len(given)}")
+    for name, given in (
+        ("short_factors", short_factors),
+        ("long_factors", long_factors),
+    ):
+        if len(_checks.sequence(name, given)) != dim // 2:
+            raise ValueError(
+                f"{name} must hold one number for each of the {dim // 2} pairs, got "
+                f"{len(given)}"
+            )
         for i, value in enumerate(given):
             _checks.positive(f"{name}[{i}]", value)
     chosen = long_factors if length > original_length else short_factors
     formula = math.sqrt(1 + math.log(_factor(factor)) / math.log(original_length))
     a = formula if attention_factor is None else attention_factor
-    divisors = torch.tensor(list(chosen), dtype=torch.float64, device=frequencies.device)
+    divisors = torch.tensor(
+        list(chosen), dtype=torch.float64, device=frequencies.device
+    )
     return Schedule(frequencies / divisors, _checks.positive("attention_factor", a))
 
 
@@ -353,16 +433,20 @@ def llama3(
 ) -> Schedule:
     """Llama 3.1's schedule: NTK-by-parts with a narrow ramp, and no attention factor.
 
-    Equation: `ntk_by_parts` with α = low_freq_factor and β = high_freq_factor      (checked against the released code)
+    Equation: `ntk_by_parts` with α = low_freq_factor and β = high_freq_factor
+        (checked against the released code)
     Shapes: → (d/2,)
 
     Args:
-        dim, base, factor, original_length: as in `ntk_by_parts`. Llama 3.1: θ = 500,000, s = 8, L₀ = 8192.
+        dim, base, factor, original_length: as in `ntk_by_parts`. Llama 3.1: θ =
+            500,000, s = 8, L₀ = 8192.
         low_freq_factor: turns within L₀ up to which a pair is interpolated.
-        high_freq_factor: turns from which on it is left alone. Llama 4 Scout has 1 for both: a step.
+        high_freq_factor: turns from which on it is left alone. Llama 4 Scout has 1 for
+            both: a step.
 
     Raises:
-        TypeError, ValueError: `high_freq_factor` is below `low_freq_factor`; then as `ntk_by_parts`.
+        TypeError, ValueError: `high_freq_factor` is below `low_freq_factor`; then as
+            `ntk_by_parts`.
 
     Source: llama3
     Chapter: 14
@@ -370,18 +454,26 @@ def llama3(
     low = _checks.positive("low_freq_factor", low_freq_factor)
     high = _checks.positive("high_freq_factor", high_freq_factor)
     if high < low:
-        raise ValueError(f"high_freq_factor must be at least low_freq_factor = {low}, got {high}")
-    return ntk_by_parts(dim, base, factor=factor, original_length=original_length, alpha=low, beta=high)
+        raise ValueError(
+            f"high_freq_factor must be at least low_freq_factor = {low}, got {high}"
+        )
+    return ntk_by_parts(
+        dim, base, factor=factor, original_length=original_length, alpha=low, beta=high
+    )
 
 
-def proportional(dim: int, base: float, *, fraction: float, factor: float = 1.0) -> Schedule:
+def proportional(
+    dim: int, base: float, *, fraction: float, factor: float = 1.0
+) -> Schedule:
     """p-RoPE: only the fastest pairs turn; the slow ones carry no position at all.
 
-    Equation: ω′_i = ω_i / s for i < ⌊p d/2⌋, else 0      (barbero2025; s as in Gemma 4's configurations)
+    Equation: ω′_i = ω_i / s for i < ⌊p d/2⌋, else 0      (barbero2025; s as in Gemma
+        4's configurations)
     Shapes: → (d/2,)
 
-    Not partial rotary, which spreads all frequencies over fewer channels: with d = 128 and p = ¼ the first four are
-    1, 0.866, 0.750, 0.649 here and 1, 0.562, 0.316, 0.178 there.
+    Not partial rotary, which spreads all frequencies over fewer channels: with d = 128
+    and p = ¼ the first four are 1, 0.866, 0.750, 0.649 here and 1, 0.562, 0.316, 0.178
+    there.
 
     Args:
         dim: channels d of a head, even.
@@ -390,7 +482,8 @@ def proportional(dim: int, base: float, *, fraction: float, factor: float = 1.0)
         factor: s, at least 1.
 
     Raises:
-        TypeError, ValueError: `fraction` leaves no pair or is above 1, `factor` is below 1.
+        TypeError, ValueError: `fraction` leaves no pair or is above 1, `factor` is
+            below 1.
 
     Source: barbero2025
     Chapter: 11
@@ -398,7 +491,10 @@ def proportional(dim: int, base: float, *, fraction: float, factor: float = 1.0)
     frequencies = inverse_frequencies(dim, base)
     turning = int(_checks.positive("fraction", fraction) * dim // 2)
     if not (fraction <= 1 and turning):
-        raise ValueError(f"fraction must be at most 1 and leave at least one of {dim // 2} pairs, got {fraction}")
+        raise ValueError(
+            f"fraction must be at most 1 and leave at least one of {dim // 2} pairs, "
+            f"got {fraction}"
+        )
     index = torch.arange(dim // 2, device=frequencies.device)
     return Schedule(torch.where(index < turning, frequencies / _factor(factor), 0.0))
 
@@ -406,26 +502,36 @@ def proportional(dim: int, base: float, *, fraction: float, factor: float = 1.0)
 def clipped(schedule: Schedule, *, count: int) -> Schedule:
     """Clipped RoPE (its authors' CoPE): the slowest pairs of any schedule fade out along half a cosine.
 
-    Equation: ω′_i = ω_i · ½ (1 + cos(π (i − d/2 + c)/(c − 1))) for the last c pairs: by 1 for the first of them, by 0
-        for the last      (checked against the released code; the paper's text was not at hand)
+    Equation: ω′_i = ω_i · ½ (1 + cos(π (i − d/2 + c)/(c − 1))) for the last c pairs: by
+        1 for the first of them, by 0 for the last      (checked against the released
+        code; the paper's text was not at hand)
     Shapes: (d/2,) → (d/2,)
 
     Args:
         schedule: any schedule, or `Schedule(inverse_frequencies(d, base))`.
-        count: c, pairs that fade, at least 2. The released code has 20, for d = 128 and Llama 3's base.
+        count: c, pairs that fade, at least 2. The released code has 20, for d = 128 and
+            Llama 3's base.
 
     Raises:
-        TypeError, ValueError: `count` is below 2 or above the number of pairs; `schedule` is no `Schedule`.
+        TypeError, ValueError: `count` is below 2 or above the number of pairs;
+            `schedule` is no `Schedule`.
 
     Source: li2026
     Chapter: 22
     """
     if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, as the functions of this module return; got {schedule!r}")
+        raise TypeError(
+            "schedule must be a Schedule, as the functions of this module return; got "
+            f"{schedule!r}"
+        )
     pairs = schedule.frequencies.shape[0]
     if _checks.whole_number("count", count, least=2) > pairs:
-        raise ValueError(f"count must be at most the number of pairs, {pairs}; got {count}")
-    step = torch.arange(pairs, dtype=torch.float64, device=schedule.frequencies.device) - (pairs - count)
+        raise ValueError(
+            f"count must be at most the number of pairs, {pairs}; got {count}"
+        )
+    step = torch.arange(
+        pairs, dtype=torch.float64, device=schedule.frequencies.device
+    ) - (pairs - count)
     weight = (1 + (math.pi * step.clamp(min=0) / (count - 1)).cos()) / 2
     return Schedule(schedule.frequencies * weight, schedule.attention_factor)
 
@@ -438,12 +544,20 @@ def _ramp(x: Tensor, start: float, end: float) -> Tensor:
 
 
 def _index_ramp(
-    frequencies: Tensor, base: float, original_length: int, fast: float, slow: float, truncate: bool
+    frequencies: Tensor,
+    base: float,
+    original_length: int,
+    fast: float,
+    slow: float,
+    truncate: bool,
 ) -> Tensor:
     """t of `yarn_released`: 0 at the pair that turns `fast` times within L₀, 1 at the one that turns `slow` times."""
     _checks.whole_number("original_length", original_length, least=1)
     pairs = frequencies.shape[0]
-    low, high = (pairs * math.log(original_length / (2 * math.pi * turns)) / math.log(base) for turns in (fast, slow))
+    low, high = (
+        pairs * math.log(original_length / (2 * math.pi * turns)) / math.log(base)
+        for turns in (fast, slow)
+    )
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     index = torch.arange(pairs, dtype=torch.float64, device=frequencies.device)
@@ -453,7 +567,10 @@ def _index_ramp(
 def _factor(value: float) -> float:
     """A scale factor, at least 1: below 1 a context would shrink."""
     if _checks.positive("factor", value) < 1:
-        raise ValueError(f"factor must be at least 1 (the new length over the trained length), got {value}")
+        raise ValueError(
+            "factor must be at least 1 (the new length over the trained length), got "
+            f"{value}"
+        )
     return value
 
 

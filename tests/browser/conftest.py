@@ -20,10 +20,14 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 HTML = ROOT / "_build" / "html"
-# The server mounts the book where it will be published, for the 404 page has absolute addresses.
-MOUNT = urlsplit(yaml.safe_load((ROOT / "_config.yml").read_text())["html"]["baseurl"]).path
+# The server mounts the book where it will be published, for the 404 page has absolute
+# addresses.
+MOUNT = urlsplit(
+    yaml.safe_load((ROOT / "_config.yml").read_text())["html"]["baseurl"]
+).path
 CHROMIUM = os.environ.get("CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
 )
 
 
@@ -42,7 +46,9 @@ class Handler(SimpleHTTPRequestHandler):
     def translate_path(self, path: str) -> str:
         return str(file_of(path))
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+    def send_error(
+        self, code: int, message: str | None = None, explain: str | None = None
+    ) -> None:
         body = (HTML / "404.html").read_bytes()
         self.send_response(code)
         self.send_header("Content-Type", "text/html; charset=utf-8")
@@ -65,7 +71,11 @@ class Visit:
 
     def sizes(self) -> dict[str, int]:
         """Compressed bytes of each file of the book that the page asked for."""
-        files = {file_of(url) for url in self.requests if urlsplit(url).hostname == "127.0.0.1"}
+        files = {
+            file_of(url)
+            for url in self.requests
+            if urlsplit(url).hostname == "127.0.0.1"
+        }
         return {file.name: compressed_size(file) for file in files if file.is_file()}
 
 
@@ -77,7 +87,12 @@ class Reader:
         self.contexts: dict[tuple[str, tuple[int, int], bool], BrowserContext] = {}
 
     def visit(
-        self, name: str, *, theme: str = "light", viewport: tuple[int, int] = (1280, 900), javascript: bool = True
+        self,
+        name: str,
+        *,
+        theme: str = "light",
+        viewport: tuple[int, int] = (1280, 900),
+        javascript: bool = True,
     ) -> Visit:
         key = (theme, viewport, javascript)
         if key not in self.contexts:
@@ -93,13 +108,31 @@ class Reader:
         visit = Visit(page, 0)
         url = f"{self.address}{MOUNT}{name}"
         page.on("request", lambda request: visit.requests.add(request.url))
-        page.on("requestfailed", lambda request: visit.complaints.append(f"failed: {request.url} {request.failure}"))
-        page.on("response", lambda answer: check_status(visit, url, answer.url, answer.status))
-        page.on("pageerror", lambda error: visit.complaints.append(f"page error: {error}"))
-        page.on("console", lambda line: note_console(visit, line.type, line.text, line.location["url"] == url))
+        page.on(
+            "requestfailed",
+            lambda request: visit.complaints.append(
+                f"failed: {request.url} {request.failure}"
+            ),
+        )
+        page.on(
+            "response",
+            lambda answer: check_status(visit, url, answer.url, answer.status),
+        )
+        page.on(
+            "pageerror", lambda error: visit.complaints.append(f"page error: {error}")
+        )
+        page.on(
+            "console",
+            lambda line: note_console(
+                visit, line.type, line.text, line.location["url"] == url
+            ),
+        )
         visit.status = page.goto(url).status
         if javascript:
-            page.evaluate("() => window.MathJax?.startup?.promise.then(() => document.fonts.ready)")
+            page.evaluate(
+                "() => window.MathJax?.startup?.promise.then(() => "
+                "document.fonts.ready)"
+            )
         return visit
 
 
@@ -109,7 +142,8 @@ def check_status(visit: Visit, page_url: str, url: str, status: int) -> None:
 
 
 def note_console(visit: Visit, kind: str, text: str, about_page: bool) -> None:
-    # A browser reports the status of the 404 page as an error of the console; check_status sees every other one.
+    # A browser reports the status of the 404 page as an error of the console;
+    # check_status sees every other one.
     if kind == "error" and not (about_page and "status of 404" in text):
         visit.complaints.append(f"console: {text}")
 
@@ -120,8 +154,11 @@ def reading() -> Iterator[Reader]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as playwright:
-        # --no-sandbox: Chromium refuses to run as root otherwise, as it must in most containers.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        # --no-sandbox: Chromium refuses to run as root otherwise, as it must in most
+        # containers.
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield Reader(browser, f"http://127.0.0.1:{server.server_port}")
         browser.close()
     server.shutdown()

@@ -14,7 +14,10 @@ from playwright.sync_api import Locator
 from .conftest import CHROMIUM, HTML, ROOT, Reader, Visit
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
-CHAPTERS = [TOC["root"], *(chapter["file"] for part in TOC["parts"] for chapter in part["chapters"])]
+CHAPTERS = [
+    TOC["root"],
+    *(chapter["file"] for part in TOC["parts"] for chapter in part["chapters"]),
+]
 MISSING = "no/such/page.html"  # shows the 404 page
 PAGES = [*(f"{chapter}.html" for chapter in CHAPTERS), "search.html", MISSING]
 MOST_BYTES = 1_500_000
@@ -30,7 +33,8 @@ THEME_FAULTS = {
 def test_book_and_browser_are_there() -> None:
     assert HTML.is_dir(), f"there is no {HTML}: build the book first, with `make book`"
     assert CHROMIUM, (
-        "found no Chromium: `apt-get install chromium`, or name one in the environment, CHROMIUM=/path/to/it"
+        "found no Chromium: `apt-get install chromium`, or name one in the "
+        "environment, CHROMIUM=/path/to/it"
     )
 
 
@@ -42,7 +46,10 @@ def test_page(reader: Reader, name: str, theme: str, viewport: tuple[int, int]) 
     assert visit.status == (404 if name == MISSING else 200)
     assert visit.page.locator("html").get_attribute("data-theme") == theme
     checks = (formulas, pictures, overflow, accessibility, foreign_requests, weight)
-    faults = [*visit.complaints, *(fault for check in checks for fault in check(reader, visit))]
+    faults = [
+        *visit.complaints,
+        *(fault for check in checks for fault in check(reader, visit)),
+    ]
     assert not faults, "\n".join(faults)
 
 
@@ -74,12 +81,15 @@ def formulas(reader: Reader, visit: Visit) -> Iterator[str]:
         return main.textContent;
     }""")
     yield from (
-        f"a dollar sign in the prose, perhaps a formula: …{it}…" for it in re.findall(r".{0,30}\$.{0,30}", prose)
+        f"a dollar sign in the prose, perhaps a formula: …{it}…"
+        for it in re.findall(r".{0,30}\$.{0,30}", prose)
     )
 
 
 def pictures(reader: Reader, visit: Visit) -> Iterator[str]:
-    for alt in visit.page.evaluate("() => [...document.querySelectorAll('article img')].map(image => image.alt)"):
+    for alt in visit.page.evaluate(
+        "() => [...document.querySelectorAll('article img')].map(image => image.alt)"
+    ):
         if len(alt.split()) < 3:
             yield f"a picture's alt text is no sentence: {alt!r}"
 
@@ -99,8 +109,9 @@ def overflow(reader: Reader, visit: Visit) -> Iterator[str]:
 
 
 def accessibility(reader: Reader, visit: Visit) -> Iterator[str]:
-    # Measuring colours takes most of the time. They do not depend on the width, so once for each theme is enough; and
-    # highlighted code has thousands of words in a dozen colours, so a few words of each are.
+    # Measuring colours takes most of the time. They do not depend on the width, so once
+    # for each theme is enough; and highlighted code has thousands of words in a dozen
+    # colours, so a few words of each are.
     visit.page.evaluate("""() => {
         const seen = {};
         for (const word of document.querySelectorAll('pre span[class]')) {
@@ -109,7 +120,11 @@ def accessibility(reader: Reader, visit: Visit) -> Iterator[str]:
         }
         document.querySelectorAll('pre').forEach(block => block.normalize());
     }""")
-    rules = {"color-contrast": {"enabled": visit.page.viewport_size == {"width": DESK[0], "height": DESK[1]}}}
+    rules = {
+        "color-contrast": {
+            "enabled": visit.page.viewport_size == {"width": DESK[0], "height": DESK[1]}
+        }
+    }
     options = {"resultTypes": ["violations"], "rules": rules}
     for violation in Axe().run(visit.page, options=options).response["violations"]:
         for node in violation["nodes"]:
@@ -118,24 +133,41 @@ def accessibility(reader: Reader, visit: Visit) -> Iterator[str]:
 
 
 def known(visit: Visit, rule: str, node: dict[str, Any]) -> bool:
-    if rule == "empty-table-header":  # axe does not read the MathML that MathJax gives to screen readers
-        return visit.page.locator(node["target"][0]).locator("mjx-assistive-mml").count() > 0
+    if (
+        rule == "empty-table-header"
+    ):  # axe does not read the MathML that MathJax gives to screen readers
+        return (
+            visit.page.locator(node["target"][0]).locator("mjx-assistive-mml").count()
+            > 0
+        )
     return rule in THEME_FAULTS and bool(re.search(THEME_FAULTS[rule], node["html"]))
 
 
 def pages_with(marker: str) -> list[str]:
-    found = [name for name in PAGES if name != MISSING and marker in (HTML / name).read_text()]
-    assert found, f"no page holds {marker!r}: is the book built from the present sources?"
+    found = [
+        name
+        for name in PAGES
+        if name != MISSING and marker in (HTML / name).read_text()
+    ]
+    assert found, (
+        f"no page holds {marker!r}: is the book built from the present sources?"
+    )
     return found
 
 
 def shown(slider: Locator) -> tuple[int, str]:
     """The index of the one visible frame, and the slider's announced value."""
-    visible = [index for index, frame in enumerate(slider.locator("img").all()) if frame.is_visible()]
+    visible = [
+        index
+        for index, frame in enumerate(slider.locator("img").all())
+        if frame.is_visible()
+    ]
     assert len(visible) == 1
     text = slider.locator("output").inner_text()
     assert text
-    assert (slider.locator("input").get_attribute("aria-valuetext") or "").startswith(text)
+    assert (slider.locator("input").get_attribute("aria-valuetext") or "").startswith(
+        text
+    )
     return visible[0], text
 
 

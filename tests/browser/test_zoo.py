@@ -28,7 +28,10 @@ def test_filter_keeps_rows_that_hold_every_word(reader: Reader) -> None:
     kept = column(page, 1)
     assert "p-RoPE" in kept
     assert "NoPE" not in kept
-    assert page.locator(".posenc-table output").inner_text() == f"{len(kept)} of {len(everything)}"
+    assert (
+        page.locator(".posenc-table output").inner_text()
+        == f"{len(kept)} of {len(everything)}"
+    )
     field.fill("")
     assert column(page, 1) == everything
 
@@ -50,7 +53,9 @@ def test_filter_keeps_rows_that_hold_every_word(reader: Reader) -> None:
         ("rotary 2d", {"Axial RoPE", "Mixed RoPE"}),
     ],
 )
-def test_names_that_people_type_find_few_rows(reader: Reader, typed: str, wanted: set[str]) -> None:
+def test_names_that_people_type_find_few_rows(
+    reader: Reader, typed: str, wanted: set[str]
+) -> None:
     page = reader.visit("book/zoo.html").page
     page.get_by_role("searchbox", name="Filter").fill(typed)
     kept = column(page, 1)
@@ -62,10 +67,16 @@ def test_source_opens_the_listing(reader: Reader) -> None:
     page = reader.visit("book/zoo.html").page
     links = page.locator(f"{TABLE} tbody td:nth-child(5) a").all()
     addresses = [link.get_attribute("href") or "" for link in links]
-    assert all("-source" in address for address in addresses if not address.startswith("https://arxiv.org"))
+    assert all(
+        "-source" in address
+        for address in addresses
+        if not address.startswith("https://arxiv.org")
+    )
     page.get_by_role("link", name="KerpleLog", exact=True).first.click()
     page.wait_for_url("**#api-bias-kerplelog-source")
-    listing = page.locator("details:has(#api-bias-kerplelog-source) pre", has_text="class KerpleLog")
+    listing = page.locator(
+        "details:has(#api-bias-kerplelog-source) pre", has_text="class KerpleLog"
+    )
     expect(listing).to_be_visible()
 
 
@@ -98,7 +109,9 @@ def test_headers_sort_up_and_down_by_keyboard(reader: Reader) -> None:
     assert header.get_attribute("aria-sort") == "ascending"
     up = column(page, 8)
     assert sorted(up) == sorted(before)
-    assert [cell.lower()[0] for cell in up if cell] == [cell.lower()[0] for cell in models]
+    assert [cell.lower()[0] for cell in up if cell] == [
+        cell.lower()[0] for cell in models
+    ]
     page.keyboard.press("Enter")
     assert header.get_attribute("aria-sort") == "descending"
     down = column(page, 8)
@@ -114,7 +127,9 @@ def test_every_row_leads_to_its_equation(reader: Reader) -> None:
     assert len(links) > 100
     for link in links:
         target = page.locator(link.get_attribute("href") or "")
-        assert target.evaluate("e => e.closest('section').querySelector('h3 ~ div pre') !== null"), link.inner_text()
+        assert target.evaluate(
+            "e => e.closest('section').querySelector('h3 ~ div pre') !== null"
+        ), link.inner_text()
 
 
 def test_table_is_complete_without_scripts(reader: Reader) -> None:

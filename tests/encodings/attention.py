@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc_lib.attention.linear import ConvSPE, SineSPE
 from posenc_lib.attention.long_context import (
     SSMax,
     branched_scores,
     dual_chunk,
-    lambda_mask,
     leaky_rerope,
     llama4_temperature,
     log_length_temperature,
@@ -22,6 +20,8 @@ from posenc_lib.attention.long_context import (
     self_extend,
     tempered,
 )
+from posenc_lib.attention.masks import lambda_mask
+from posenc_lib.attention.stochastic import ConvSPE, SineSPE
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.layers import Layer, gemma3, llama4, modernbert, smollm3
 from posenc_lib.rotary import RoPE
@@ -33,7 +33,11 @@ Case = dict[str, Any]
 
 def llama4_attention_temperature(p: Case, x: Case) -> Fields:
     positions = torch.tensor(x["positions"])
-    return {"q_scale": llama4_temperature(positions, floor_scale=p["floor_scale"], attn_scale=p["attn_scale"])}
+    return {
+        "q_scale": llama4_temperature(
+            positions, floor_scale=p["floor_scale"], attn_scale=p["attn_scale"]
+        )
+    }
 
 
 def flags(plan: tuple[Layer, ...], field: str) -> Tensor:
@@ -41,7 +45,9 @@ def flags(plan: tuple[Layer, ...], field: str) -> Tensor:
 
 
 def nope_layer_pattern(p: Case, x: Case) -> Fields:
-    assert p["no_rope_layer_interval"] == 4, "the plans know the published interval only"
+    assert p["no_rope_layer_interval"] == 4, (
+        "the plans know the published interval only"
+    )
     return {
         "smollm3_uses_rope": flags(smollm3(p["num_hidden_layers"]), "base"),
         "llama4_uses_rope": flags(llama4(p["num_hidden_layers"]), "base"),
@@ -89,7 +95,9 @@ BRANCHES: dict[str, Callable[..., Any]] = {
 
 SCHEMES: dict[str, PositionScheme] = {
     **{
-        name: PositionScheme(name, scores=partial(branched_scores, rope=rope, branches=branches))
+        name: PositionScheme(
+            name, scores=partial(branched_scores, rope=rope, branches=branches)
+        )
         for name, branches in BRANCHES.items()
     },
     "LM-Infinite": PositionScheme(
@@ -98,16 +106,27 @@ SCHEMES: dict[str, PositionScheme] = {
         mask=partial(lambda_mask, sinks=2, window=4),
     ),
     "Llama 4 temperature": PositionScheme(
-        "Llama 4 temperature", transform=partial(tempered, temperature=partial(llama4_temperature, floor_scale=4))
+        "Llama 4 temperature",
+        transform=partial(
+            tempered, temperature=partial(llama4_temperature, floor_scale=4)
+        ),
     ),
     "log-length temperature": PositionScheme(
         "log-length temperature",
-        transform=partial(tempered, temperature=partial(log_length_temperature, trained_length=4)),
+        transform=partial(
+            tempered, temperature=partial(log_length_temperature, trained_length=4)
+        ),
     ),
     "SSMax": PositionScheme("SSMax", transform=SSMax(HEADS).double().transform),
-    "sineSPE": PositionScheme("sineSPE", transform=partial(sine.transform, noise=sine.draw(16, generator=draw(3)))),
+    "sineSPE": PositionScheme(
+        "sineSPE",
+        transform=partial(sine.transform, noise=sine.draw(16, generator=draw(3))),
+    ),
     "convSPE": PositionScheme(
-        "convSPE", transform=partial(conv.transform, noise=conv.draw(NOISE, 16, generator=draw(4)))
+        "convSPE",
+        transform=partial(
+            conv.transform, noise=conv.draw(NOISE, 16, generator=draw(4))
+        ),
     ),
     "Gemma 3, local": gemma3(6, window=4)[0].scheme(WIDTH),
     "Gemma 3, global": gemma3(6, window=4)[5].scheme(WIDTH),
@@ -115,7 +134,9 @@ SCHEMES: dict[str, PositionScheme] = {
     "ModernBERT, local": modernbert(2)[1].scheme(WIDTH),
 }
 
-COUNTED = "which keys are near, or in one group or chunk, depends on where counting begins"
+COUNTED = (
+    "which keys are near, or in one group or chunk, depends on where counting begins"
+)
 TEMPERED = "a query's temperature depends on its own position"
 DRAWN = "relative on average over the noise only"
 COSINES = "its cosines turn back up"
@@ -133,7 +154,11 @@ NOT: dict[tuple[str, str], str] = {
         for p in ("relative", "norm")
     },
     ("SSMax", "nothing at position zero"): "the first query sees one key, and ln 1 = 0",
-    **{(name, p): DRAWN for name in ("sineSPE", "convSPE") for p in ("relative", "Toeplitz")},
+    **{
+        (name, p): DRAWN
+        for name in ("sineSPE", "convSPE")
+        for p in ("relative", "Toeplitz")
+    },
     **{
         (name, p): "queries and keys are multiplied by noise"
         for name in ("sineSPE", "convSPE")
@@ -142,6 +167,13 @@ NOT: dict[tuple[str, str], str] = {
     **{
         (name, "decays with distance"): COSINES
         for name in SCHEMES
-        if name not in ("Llama 4 temperature", "log-length temperature", "SSMax", "sineSPE", "convSPE")
+        if name
+        not in (
+            "Llama 4 temperature",
+            "log-length temperature",
+            "SSMax",
+            "sineSPE",
+            "convSPE",
+        )
     },
 }

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower, sandwich
-from posenc_lib.bias.mlp import DistanceMLPBias, DynamicPositionBias, LogCoordinateBias, log_coordinates
+from posenc_lib.bias.mlp import (
+    DistanceMLPBias,
+    DynamicPositionBias,
+    LogCoordinateBias,
+    log_coordinates,
+)
 from posenc_lib.bias.window import (
     ClsWindowBias,
     IRPEBias,
@@ -44,7 +49,8 @@ def filled(module: nn.Module, values: dict[str, Any]) -> Any:
 
 
 def kerple_log(p: Case, x: Case) -> Fields:
-    # The peer has 0 above the diagonal, where the mask is added; its p and a are r₁ and r₂.
+    # The peer has 0 above the diagonal, where the mask is added; its p and a are r₁ and
+    # r₂.
     bias = filled(KerpleLog(p["heads"]), {"r1": x["bias_p"], "r2": x["bias_a"]})
     return {"bias": bias(arange(p["seq_len"]), arange(p["seq_len"])).tril()}
 
@@ -57,20 +63,36 @@ def kerple_power(p: Case, x: Case) -> Fields:
 def fire(p: Case, x: Case) -> Fields:
     bias = FIRE(p["num_heads"], hidden=p["mlp_width"], c=p["c"], threshold=p["init_L"])
     layers = [x[f"mlp.{i}.{kind}"] for i in (0, 2) for kind in ("weight", "bias")]
-    filled(bias, {"multiplier": p["L_multiplier"], **{f"network.{i}": value for i, value in enumerate(layers)}})
+    filled(
+        bias,
+        {
+            "multiplier": p["L_multiplier"],
+            **{f"network.{i}": value for i, value in enumerate(layers)},
+        },
+    )
     return {"bias": bias(arange(p["seq_len"]), arange(p["seq_len"]))}
 
 
 def sandwich_nemo(p: Case, x: Case) -> Fields:
     assert p["bidirectional"]
-    return {"bias": sandwich(arange(p["query_len"]), arange(p["key_len"]), p["heads"], dim=p["hidden_size"])}
+    return {
+        "bias": sandwich(
+            arange(p["query_len"]),
+            arange(p["key_len"]),
+            p["heads"],
+            dim=p["hidden_size"],
+        )
+    }
 
 
 # ---- windows
 
 
 def swin_relative_position_index(p: Case, x: Case) -> Fields:
-    return {f"w{h}x{w}": window_index(grid((h, w)), grid((h, w)), (h, w)) for h, w in p["windows"]}
+    return {
+        f"w{h}x{w}": window_index(grid((h, w)), grid((h, w)), (h, w))
+        for h, w in p["windows"]
+    }
 
 
 def with_class(positions: Tensor) -> Tensor:
@@ -80,7 +102,9 @@ def with_class(positions: Tensor) -> Tensor:
 
 def beit_relative_position_index(p: Case, x: Case) -> Fields:
     tokens = {(h, w): with_class(grid((h, w))) for h, w in p["windows"]}
-    return {f"w{h}x{w}": cls_window_index(at, at, (h, w)) for (h, w), at in tokens.items()}
+    return {
+        f"w{h}x{w}": cls_window_index(at, at, (h, w)) for (h, w), at in tokens.items()
+    }
 
 
 # ---- networks
@@ -90,7 +114,9 @@ def swinv2_log_coords_table(p: Case, x: Case) -> Fields:
     assert p["pretrained_window_size"] == [0, 0]
     window = p["window_size"]
     offsets = grid([2 * size - 1 for size in window]) - torch.tensor(window) + 1
-    table = log_coordinates(offsets, window).view(1, *(2 * size - 1 for size in window), 2)
+    table = log_coordinates(offsets, window).view(
+        1, *(2 * size - 1 for size in window), 2
+    )
     return {
         "relative_coords_table": table,
         "relative_position_index": window_index(grid(window), grid(window), window),
@@ -98,7 +124,9 @@ def swinv2_log_coords_table(p: Case, x: Case) -> Fields:
 
 
 def dynamic_position_bias_xtransformers(p: Case, x: Case) -> Fields:
-    bias = DistanceMLPBias(p["heads"], p["dim"], depth=p["depth"], log_distance=p["log_distance"])
+    bias = DistanceMLPBias(
+        p["heads"], p["dim"], depth=p["depth"], log_distance=p["log_distance"]
+    )
     names = [f"mlp.{i}.0" for i in range(p["depth"])] + [f"mlp.{p['depth']}"]
     layers = [x[f"{name}.{kind}"] for name in names for kind in ("weight", "bias")]
     filled(bias, {f"network.{i}": value for i, value in enumerate(layers)})
@@ -132,14 +160,20 @@ class OnGrid(nn.Module):
 
     def places(self, positions: Tensor) -> Tensor:
         p = positions - 1 if self.class_token else positions
-        places = torch.stack((p.div(COLUMNS, rounding_mode="floor"), p.remainder(COLUMNS)), -1)
+        places = torch.stack(
+            (p.div(COLUMNS, rounding_mode="floor"), p.remainder(COLUMNS)), -1
+        )
         return torch.where((p < 0)[..., None], -1, places)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         return self.bias(self.places(q_positions), self.places(k_positions))
 
-    def scores(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return self.bias.scores(q, k, self.places(q_positions), self.places(k_positions))
+    def scores(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
+        return self.bias.scores(
+            q, k, self.places(q_positions), self.places(k_positions)
+        )
 
 
 def loud(module: nn.Module) -> Any:
@@ -161,20 +195,37 @@ def examples() -> dict[str, nn.Module]:
         "iRPE euclidean": OnGrid(loud(IRPEBias(HEADS, method="euclidean"))),
         "CrossFormer": OnGrid(loud(DynamicPositionBias(HEADS, 4))),
         "distance network": DistanceMLPBias(HEADS, 8, generator=draw()),
-        "log-distance network": DistanceMLPBias(HEADS, 8, log_distance=True, generator=draw()),
+        "log-distance network": DistanceMLPBias(
+            HEADS, 8, log_distance=True, generator=draw()
+        ),
         "Swin-V2": OnGrid(loud(LogCoordinateBias(HEADS, (8, 8), hidden=8))),
     }
 
 
 SCHEMES: dict[str, PositionScheme] = {
-    **{name: PositionScheme(name, bias=bias.double()) for name, bias in examples().items()},
-    "Sandwich": PositionScheme("Sandwich", bias=partial(sandwich, heads=HEADS, dim=16, dtype=torch.float64)),
+    **{
+        name: PositionScheme(name, bias=bias.double())
+        for name, bias in examples().items()
+    },
+    "Sandwich": PositionScheme(
+        "Sandwich", bias=partial(sandwich, heads=HEADS, dim=16, dtype=torch.float64)
+    ),
     "iRPE contextual": PositionScheme(
-        "iRPE contextual", scores=OnGrid(loud(IRPEContextual(HEAD_DIM)).double(), class_token=True).scores
+        "iRPE contextual",
+        scores=OnGrid(loud(IRPEContextual(HEAD_DIM)).double(), class_token=True).scores,
     ),
 }
 
-GRIDS = ("Swin", "BEiT", "iRPE product", "iRPE cross", "iRPE euclidean", "CrossFormer", "Swin-V2", "iRPE contextual")
+GRIDS = (
+    "Swin",
+    "BEiT",
+    "iRPE product",
+    "iRPE cross",
+    "iRPE euclidean",
+    "CrossFormer",
+    "Swin-V2",
+    "iRPE contextual",
+)
 NOT: dict[tuple[str, str], str] = {
     ("FIRE", "relative"): "its divisor is the query's position",
     ("FIRE", "Toeplitz"): "its divisor is the query's position",

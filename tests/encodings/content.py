@@ -64,8 +64,15 @@ def bert_layer(p: Case, x: Case, scores: Callable[..., Tensor]) -> Fields:
         .transpose(1, 2)
         for name in ("query", "key", "value")
     )
-    scheme = PositionScheme("BERT", scores=partial(scores, table=table, left=p["max_position_embeddings"] - 1))
-    at = {"q_positions": arange(p["seq_len"]), "k_positions": arange(p["seq_len"]), "scheme": scheme}
+    scheme = PositionScheme(
+        "BERT",
+        scores=partial(scores, table=table, left=p["max_position_embeddings"] - 1),
+    )
+    at = {
+        "q_positions": arange(p["seq_len"]),
+        "k_positions": arange(p["seq_len"]),
+        "scheme": scheme,
+    }
     return {
         "attention_probs": attention_weights(q, k, **at),
         "output": attention(q, k, v, **at).transpose(1, 2).flatten(-2),
@@ -82,20 +89,33 @@ def shaw_bert_relative_key_query(p: Case, x: Case) -> Fields:
 
 def shaw_relative_key_wav2vec2bert(p: Case, x: Case) -> Fields:
     q, table = torch.tensor(x["query"]), torch.tensor(x["distance_embedding"])
-    assert len(table) == p["left_max_position_embeddings"] + 1 + p["right_max_position_embeddings"]
+    assert (
+        len(table)
+        == p["left_max_position_embeddings"] + 1 + p["right_max_position_embeddings"]
+    )
     at, left = arange(q.shape[2]), p["left_max_position_embeddings"]
     no_content = torch.zeros_like(q)  # the peer returns the relative term alone
-    return {"position_bias": relative_key_scores(q, no_content, at, at, table=table, left=left) * p["scaling"]}
+    return {
+        "position_bias": relative_key_scores(
+            q, no_content, at, at, table=table, left=left
+        )
+        * p["scaling"]
+    }
 
 
 # ---- Transformer-XL and its shift
 
 
 def transformer_xl_rel_shift(p: Case, x: Case) -> Fields:
-    shifted = relative_shift(torch.tensor(x["x"]).permute(2, 3, 0, 1)).permute(2, 3, 0, 1)  # the peer: (q, k, B, H)
+    shifted = relative_shift(torch.tensor(x["x"]).permute(2, 3, 0, 1)).permute(
+        2, 3, 0, 1
+    )  # the peer: (q, k, B, H)
     allowed = causal(arange(p["qlen"], offset=p["klen"] - p["qlen"]), arange(p["klen"]))
     assert torch.equal(allowed.long(), torch.tensor(x["causal_valid_mask"]))
-    return {"shifted": shifted, "shifted_zero_triu": shifted * allowed[:, :, None, None]}
+    return {
+        "shifted": shifted,
+        "shifted_zero_triu": shifted * allowed[:, :, None, None],
+    }
 
 
 def transformer_xl_rel_attention(p: Case, x: Case) -> Fields:
@@ -123,9 +143,15 @@ def transformer_xl_rel_attention(p: Case, x: Case) -> Fields:
     allowed = causal(at, at)
     assert torch.equal(~allowed, torch.tensor(x["attn_mask_true_is_masked"]).bool())
     scheme = PositionScheme("Transformer-XL", scores=scores)
-    out = attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=allowed)
+    out = attention(
+        q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=allowed
+    )
     mixed = tokens + out.transpose(1, 2).flatten(-2) @ double(x["o_net"]).mT
-    return {"output": nn.functional.layer_norm(mixed, (p["d_model"],), eps=1e-5).transpose(0, 1)}
+    return {
+        "output": nn.functional.layer_norm(mixed, (p["d_model"],), eps=1e-5).transpose(
+            0, 1
+        )
+    }
 
 
 def xlnet_rel_shift_bnij(p: Case, x: Case) -> Fields:
@@ -155,7 +181,8 @@ def conformer_relative_position(p: Case, x: Case) -> Fields:
         weight=weight[:, halves],
     )
     q, at = double(x["query"]), arange(length)
-    # Unit vectors as keys show q + u itself, zeros leave the term of the distance alone.
+    # Unit vectors as keys show q + u itself, zeros leave the term of the distance
+    # alone.
     units = torch.eye(dim, dtype=torch.float64).expand(*q.shape[:2], -1, -1)
     far = torch.full((dim,), 0)
     distances = length - 1 - arange(2 * length - 1)
@@ -180,12 +207,16 @@ def layer_like(layer: TransformerXL) -> TransformerXL:
 
 def deberta_v2_build_relative_position(p: Case, x: Case) -> Fields:
     assert p["bucket_size"] == p["max_position"] == -1  # no buckets
-    return {"relative_pos": -relative(arange(p["query_size"]), arange(p["key_size"]))[None]}
+    return {
+        "relative_pos": -relative(arange(p["query_size"]), arange(p["key_size"]))[None]
+    }
 
 
 def deberta_v2_log_bucket(p: Case, x: Case) -> Fields:
     distance = torch.arange(*x["relative_pos"]["arange"])
-    bucket = deberta_log_bucket(distance, num_buckets=p["bucket_size"], max_distance=p["max_position"])
+    bucket = deberta_log_bucket(
+        distance, num_buckets=p["bucket_size"], max_distance=p["max_position"]
+    )
     return {"bucket": bucket, "float64_formula": bucket}
 
 
@@ -193,16 +224,27 @@ def deberta_v2_disentangled_bias(p: Case, x: Case) -> Fields:
     assert p["att_span"] == p["position_buckets"]
     assert p["scale_factor"] == 3
     heads = p["heads"]
-    q, k = (double(x[name])[None] for name in ("query_layer", "key_layer"))  # the peer folds batch and heads into one
+    q, k = (
+        double(x[name])[None] for name in ("query_layer", "key_layer")
+    )  # the peer folds batch and heads into one
     keys, queries = (
-        (double(x["rel_embeddings"]) @ double(x[f"{name}.weight"]).mT + double(x[f"{name}.bias"]))
+        (
+            double(x["rel_embeddings"]) @ double(x[f"{name}.weight"]).mT
+            + double(x[f"{name}.bias"])
+        )
         .unflatten(-1, (heads, -1))
         .transpose(0, 1)
         for name in ("key_proj", "query_proj")
     )
     at = arange(q.shape[2])
     scores = deberta_v2_scores(
-        q, k, at, at, position_keys=keys, position_queries=queries, max_distance=p["max_relative_positions"]
+        q,
+        k,
+        at,
+        at,
+        position_keys=keys,
+        position_queries=queries,
+        max_distance=p["max_relative_positions"],
     )
     return {"bias": (scores - q @ k.mT)[0] * (3 * p["head_dim"]) ** -0.5}
 
@@ -215,12 +257,20 @@ def cope_xtransformers(p: Case, x: Case) -> Fields:
     assert not p["talking_heads"]
     cope = filled(CoPE(p["dim"], p["max_pos"]), table=double(x["pos_emb"]))
     q, at = double(x["query"]), arange(len(x["query"][0][0]))
-    return {"cope_logits": cope.interpolate(q, contextual_positions(double(x["attn_logits"]), at, at))}
+    return {
+        "cope_logits": cope.interpolate(
+            q, contextual_positions(double(x["attn_logits"]), at, at)
+        )
+    }
 
 
 def data_dependent_alibi_xtransformers(p: Case, x: Case) -> Fields:
     assert p["causal"]
-    gate = filled(ForgetGate(p["dim"], p["heads"]), weight=double(x["weight"]), bias=double(x["bias"]))
+    gate = filled(
+        ForgetGate(p["dim"], p["heads"]),
+        weight=double(x["weight"]),
+        bias=double(x["bias"]),
+    )
     k_x, at = double(x["x"]), arange(len(x["x"][0]))
     return {"bias_out": gate(at, at, k_x=k_x)}
 
@@ -282,7 +332,11 @@ xl = TransformerXL(HEADS, WIDTH, WIDTH, std=0.5, generator=draw(2)).double()
 deberta = DeBERTa(HEADS, WIDTH, WIDTH, 4, std=0.5, generator=draw(3)).double()
 position_keys, position_queries = (table.detach() for table in deberta.tables())
 tables = {"position_keys": position_keys, "position_queries": position_queries}
-dape = DAPE(HEADS, partial(alibi, slopes=alibi_slopes(HEADS), dtype=torch.float64), generator=draw(6)).double()
+dape = DAPE(
+    HEADS,
+    partial(alibi, slopes=alibi_slopes(HEADS), dtype=torch.float64),
+    generator=draw(6),
+).double()
 forget = ForgetGate(WIDTH, HEADS, std=0.5, generator=draw(7)).double()
 path = PaTH(WIDTH, HEADS, WIDTH, rank=4, std=0.5, generator=draw(8)).double()
 curves = RelativeLogits(WIDTH, HEADS, 5, rank=3, std=0.5, generator=draw(9)).double()
@@ -292,15 +346,22 @@ SCHEMES: dict[str, PositionScheme] = {
     "Shaw": PositionScheme("Shaw", scores=shaw.scores, values=shaw.values),
     "BERT relative_key": PositionScheme("BERT relative_key", scores=shaw.scores),
     "BERT relative_key_query": PositionScheme(
-        "BERT relative_key_query", scores=partial(relative_key_query_scores, table=shaw.key_table.detach(), left=3)
+        "BERT relative_key_query",
+        scores=partial(
+            relative_key_query_scores, table=shaw.key_table.detach(), left=3
+        ),
     ),
     "Transformer-XL": PositionScheme("Transformer-XL", scores=xl.scores),
     "DeBERTa": PositionScheme("DeBERTa", scores=deberta.scores, scale=thirds),
     "DeBERTa, released": PositionScheme(
-        "DeBERTa, released", scores=partial(deberta_released_scores, **tables), scale=thirds
+        "DeBERTa, released",
+        scores=partial(deberta_released_scores, **tables),
+        scale=thirds,
     ),
     "DeBERTa-v2": PositionScheme(
-        "DeBERTa-v2", scores=partial(deberta_v2_scores, **tables, max_distance=6), scale=thirds
+        "DeBERTa-v2",
+        scores=partial(deberta_v2_scores, **tables, max_distance=6),
+        scale=thirds,
     ),
     "TUPE": PositionScheme("TUPE", bias=example_tupe(), scale=untied),
     "CoPE": PositionScheme("CoPE", scores=example_cope().scores),
@@ -311,21 +372,41 @@ SCHEMES: dict[str, PositionScheme] = {
 }
 
 # These need hidden states: `attention(..., q_x=…, k_x=…)`, each of shape (B, T, WIDTH).
-HIDDEN: frozenset[str] = frozenset({"Forgetting Transformer", "PaTH", "Relative logits"})
+HIDDEN: frozenset[str] = frozenset(
+    {"Forgetting Transformer", "PaTH", "Relative logits"}
+)
 
 NOT: dict[tuple[str, str], str] = {
     **{("TUPE", p): "its positions are absolute" for p in ("relative", "Toeplitz")},
     **{
-        (name, "blind to order when positions move along"): "it counts or sums along the tokens, in their order"
+        (
+            name,
+            "blind to order when positions move along",
+        ): "it counts or sums along the tokens, in their order"
         for name in ("CoPE", "Forgetting Transformer", "PaTH")
     },
-    ("Shaw", "nothing at position zero"): "distance 0 has a vector too, which is added to every value",
+    (
+        "Shaw",
+        "nothing at position zero",
+    ): "distance 0 has a vector too, which is added to every value",
     ("TUPE", "nothing at position zero"): "the scores are divided by √(2d)",
     ("CoPE", "nothing at position zero"): "it counts open gates, not positions",
-    ("DAPE", "nothing at position zero"): "a network of the scores is added, whatever the distance",
+    (
+        "DAPE",
+        "nothing at position zero",
+    ): "a network of the scores is added, whatever the distance",
     **{
-        (name, "nothing at position zero"): "distance 0 has a vector too, which meets the content of the key"
-        for name in ("BERT relative_key_query", "Transformer-XL", "DeBERTa", "DeBERTa, released", "DeBERTa-v2")
+        (
+            name,
+            "nothing at position zero",
+        ): "distance 0 has a vector too, which meets the content of the key"
+        for name in (
+            "BERT relative_key_query",
+            "Transformer-XL",
+            "DeBERTa",
+            "DeBERTa, released",
+            "DeBERTa-v2",
+        )
     },
     **{
         (name, "decays with distance"): "what the distance does is learned"

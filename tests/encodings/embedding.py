@@ -14,12 +14,11 @@ from posenc_lib.embedding.fourier import (
     gaussian_matrix,
     nerf,
     perceiver_fourier,
-    pixel_frequencies,
     random_fourier,
     timestep,
 )
 from posenc_lib.embedding.grid import LearnedGrid, resize_grid, sinusoidal_grid
-from posenc_lib.frequencies import cos_sin
+from posenc_lib.frequencies import cos_sin, pixel_frequencies
 from posenc_lib.positions import grid
 from posenc_lib.scheme import PositionScheme
 
@@ -38,9 +37,13 @@ def fourier2d_timm_pixel(p: Case, x: Case) -> Fields:
     assert p["in_pixels"]
     size = p["feat_shape"]
     frequencies = pixel_frequencies(
-        p["num_bands"], p["max_res"], spacing="linear" if p["linear_bands"] else "geometric"
+        p["num_bands"],
+        p["max_res"],
+        spacing="linear" if p["linear_bands"] else "geometric",
     )
-    corners = 2 * grid(size) / (torch.tensor(size) - 1) - 1  # −1 and 1 are the centres of the outer pixels
+    corners = (
+        2 * grid(size) / (torch.tensor(size) - 1) - 1
+    )  # −1 and 1 are the centres of the outer pixels
     cos, sin = (table.view(*size, 2, -1) for table in cos_sin(corners, frequencies))
     return {"sin": sin, "cos": cos}
 
@@ -48,13 +51,23 @@ def fourier2d_timm_pixel(p: Case, x: Case) -> Fields:
 def fourier_perceiver(p: Case, x: Case) -> Fields:
     assert p["concat_pos"]
     assert not p["sine_only"]
-    return {"features": perceiver_fourier(torch.tensor(x["pos"]), p["num_bands"], p["max_resolution"])}
+    return {
+        "features": perceiver_fourier(
+            torch.tensor(x["pos"]), p["num_bands"], p["max_resolution"]
+        )
+    }
 
 
 def gaussian_fourier_diffusers(p: Case, x: Case) -> Fields:
     assert not p["log"]
-    features = random_fourier(torch.tensor(x["x"])[:, None], torch.tensor(x["weight"])[:, None])
-    return {"embedding": features if p["flip_sin_to_cos"] else features.roll(p["embedding_size"], -1)}
+    features = random_fourier(
+        torch.tensor(x["x"])[:, None], torch.tensor(x["weight"])[:, None]
+    )
+    return {
+        "embedding": features
+        if p["flip_sin_to_cos"]
+        else features.roll(p["embedding_size"], -1)
+    }
 
 
 def timestep_embedding_diffusers(p: Case, x: Case) -> Fields:
@@ -75,20 +88,34 @@ def timestep_embedding_diffusers(p: Case, x: Case) -> Fields:
 def sincos2d_mae_diffusers(p: Case, x: Case) -> Fields:
     assert not p["cls_token"]
     size = torch.tensor(p["grid_size"])
-    places = grid(p["grid_size"]).double() * p["base_size"] / size / p["interpolation_scale"]
-    return {"pos_embed": sinusoidal_grid(places.flip(-1), p["embed_dim"], dtype=torch.float64)}
+    places = (
+        grid(p["grid_size"]).double() * p["base_size"] / size / p["interpolation_scale"]
+    )
+    return {
+        "pos_embed": sinusoidal_grid(
+            places.flip(-1), p["embed_dim"], dtype=torch.float64
+        )
+    }
 
 
 def sincos2d_timm(p: Case, x: Case) -> Fields:
     assert not p["reverse_coord"]
     layout = "axis" if p["interleave_sin_cos"] else "function"
-    return {"pos_embed": sinusoidal_grid(grid(p["feat_shape"]), p["dim"], p["temperature"], layout=layout)}
+    return {
+        "pos_embed": sinusoidal_grid(
+            grid(p["feat_shape"]), p["dim"], p["temperature"], layout=layout
+        )
+    }
 
 
 def learned_2d_bicubic_interpolation_vit(p: Case, x: Case) -> Fields:
     table = torch.tensor(x["position_embeddings"])[0]
     patches = table[1:].view(p["grid"], p["grid"], p["dim"])
-    return {"interpolated": torch.cat((table[:1], resize_grid(patches, p["new_grid"]).flatten(0, 1)))[None]}
+    return {
+        "interpolated": torch.cat(
+            (table[:1], resize_grid(patches, p["new_grid"]).flatten(0, 1))
+        )[None]
+    }
 
 
 ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
@@ -108,7 +135,10 @@ WIDTH, COLUMNS = 8, 4
 
 
 def places(positions: Tensor) -> Tensor:
-    return torch.stack((positions.div(COLUMNS, rounding_mode="floor"), positions.remainder(COLUMNS)), -1)
+    return torch.stack(
+        (positions.div(COLUMNS, rounding_mode="floor"), positions.remainder(COLUMNS)),
+        -1,
+    )
 
 
 class OnGrid(nn.Module):
@@ -123,25 +153,44 @@ class OnGrid(nn.Module):
 
 
 SCHEMES: dict[str, PositionScheme] = {
-    "NeRF": PositionScheme("NeRF", embedding=lambda p: nerf(p[..., None] / 64, WIDTH // 2)),
+    "NeRF": PositionScheme(
+        "NeRF", embedding=lambda p: nerf(p[..., None] / 64, WIDTH // 2)
+    ),
     "random Fourier": PositionScheme(
         "random Fourier",
-        embedding=lambda p: random_fourier(places(p) / 8, gaussian_matrix(WIDTH // 2, 2, std=1.0, generator=draw())),
+        embedding=lambda p: random_fourier(
+            places(p) / 8, gaussian_matrix(WIDTH // 2, 2, std=1.0, generator=draw())
+        ),
     ),
     "learnable Fourier": PositionScheme(
         "learnable Fourier",
-        embedding=OnGrid(LearnableFourier(WIDTH, axes=2, features=8, hidden=8, gamma=4.0, generator=draw()).double()),
+        embedding=OnGrid(
+            LearnableFourier(
+                WIDTH, axes=2, features=8, hidden=8, gamma=4.0, generator=draw()
+            ).double()
+        ),
     ),
-    "timestep": PositionScheme("timestep", embedding=partial(timestep, dim=WIDTH, shift=1, cosine_first=False)),
-    "grid sinusoid": PositionScheme("grid sinusoid", embedding=lambda p: sinusoidal_grid(places(p), WIDTH)),
+    "timestep": PositionScheme(
+        "timestep", embedding=partial(timestep, dim=WIDTH, shift=1, cosine_first=False)
+    ),
+    "grid sinusoid": PositionScheme(
+        "grid sinusoid", embedding=lambda p: sinusoidal_grid(places(p), WIDTH)
+    ),
     "learned grid": PositionScheme(
-        "learned grid", embedding=OnGrid(LearnedGrid((512, COLUMNS), WIDTH, generator=draw()))
+        "learned grid",
+        embedding=OnGrid(LearnedGrid((512, COLUMNS), WIDTH, generator=draw())),
     ),
 }
 
 OWN = "it gives each token a vector of its own, which enters scores through content · position too"
 NOT: dict[tuple[str, str], str] = {
     **{(name, p): OWN for name in SCHEMES for p in ("relative", "Toeplitz")},
-    **{(name, "nothing at position zero"): "position 0 has a vector like any other" for name in SCHEMES},
-    **{(name, "decays with distance"): "dot products of its vectors rise again" for name in SCHEMES},
+    **{
+        (name, "nothing at position zero"): "position 0 has a vector like any other"
+        for name in SCHEMES
+    },
+    **{
+        (name, "decays with distance"): "dot products of its vectors rise again"
+        for name in SCHEMES
+    },
 }

@@ -33,24 +33,38 @@ Fields = dict[str, Tensor]
 
 
 def fields(schedule: Schedule) -> Fields:
-    return {"inv_freq": schedule.frequencies, "attention_factor": torch.tensor(schedule.attention_factor)}
+    return {
+        "inv_freq": schedule.frequencies,
+        "attention_factor": torch.tensor(schedule.attention_factor),
+    }
 
 
 def rope_dynamic(p: Case, x: Case) -> Fields:
     settings = p["rope_parameters"]
     lengths = dict(original_length=p["max_position_embeddings"], length=p["seq_len"])
-    return fields(dynamic_ntk(p["head_dim"], settings["rope_theta"], factor=settings["factor"], **lengths))
+    return fields(
+        dynamic_ntk(
+            p["head_dim"], settings["rope_theta"], factor=settings["factor"], **lengths
+        )
+    )
 
 
 def rope_dynamic_stateful_llama(p: Case, x: Case) -> Fields:
-    # The peer keeps the setting of the longest input until one is shorter than the trained length. Ours is a function
-    # of the length, so what the peer remembers is an argument here.
+    # The peer keeps the setting of the longest input until one is shorter than the
+    # trained length. Ours is a function of the length, so what the peer remembers is an
+    # argument here.
     trained, longest, used = p["max_position_embeddings"], 0, []
     for length in x["successive_seq_lens"]:
         longest = 0 if length < trained else max(longest, length)
         used.append(max(longest, length))
     rows = [
-        dynamic_ntk(p["head_dim"], p["rope_theta"], factor=p["factor"], original_length=trained, length=length)
+        dynamic_ntk(
+            p["head_dim"],
+            p["rope_theta"],
+            factor=p["factor"],
+            original_length=trained,
+            length=length,
+        )
         for length in used
     ]
     return {"inv_freq_after_each": torch.stack([row.frequencies for row in rows])}
@@ -71,7 +85,9 @@ def longrope_at(p: Case, length: int) -> Schedule:
 
 
 def rope_longrope(p: Case, x: Case) -> Fields:
-    return fields(longrope_at(p, p["seq_len"] or 1))  # a peer without a length takes the short list
+    return fields(
+        longrope_at(p, p["seq_len"] or 1)
+    )  # a peer without a length takes the short list
 
 
 def rope_longrope_stateful_llama(p: Case, x: Case) -> Fields:
@@ -98,7 +114,13 @@ def rope_llama3(p: Case, x: Case) -> Fields:
 
 def rope_proportional(p: Case, x: Case) -> Fields:
     settings = p["rope_parameters"]
-    return fields(proportional(p["head_dim"], settings["rope_theta"], fraction=settings["partial_rotary_factor"]))
+    return fields(
+        proportional(
+            p["head_dim"],
+            settings["rope_theta"],
+            fraction=settings["partial_rotary_factor"],
+        )
+    )
 
 
 def rope_yarn(p: Case, x: Case) -> Fields:
@@ -107,9 +129,16 @@ def rope_yarn(p: Case, x: Case) -> Fields:
     given = {name: settings[name] for name in names}
     if "mscale" in settings:
         magnitudes = {name: settings[name] for name in ("mscale", "mscale_all_dim")}
-        given["attention_factor"] = yarn_attention_factor(settings["factor"], **magnitudes)
-    lengths = dict(factor=settings["factor"], original_length=settings["original_max_position_embeddings"])
-    return fields(yarn_released(p["head_dim"], settings["rope_theta"], **lengths, **given))
+        given["attention_factor"] = yarn_attention_factor(
+            settings["factor"], **magnitudes
+        )
+    lengths = dict(
+        factor=settings["factor"],
+        original_length=settings["original_max_position_embeddings"],
+    )
+    return fields(
+        yarn_released(p["head_dim"], settings["rope_theta"], **lengths, **given)
+    )
 
 
 def rope_yarn_gpt_oss_official(p: Case, x: Case) -> Fields:
@@ -141,7 +170,9 @@ def yarn_original_repo(p: Case, x: Case) -> Fields:
         original_length=p["original_max_position_embeddings"],
         **{name: p[name] for name in names},
     )
-    rotation = RoPE(**schedule._asdict(), layout="half")(arange(8))  # the case keeps the first 8 rows
+    rotation = RoPE(**schedule._asdict(), layout="half")(
+        arange(8)
+    )  # the case keeps the first 8 rows
     return {
         "inv_freq": schedule.frequencies,
         "mscale": torch.tensor(schedule.attention_factor),
@@ -151,9 +182,16 @@ def yarn_original_repo(p: Case, x: Case) -> Fields:
 
 
 def ntk_by_parts_original_repo(p: Case, x: Case) -> Fields:
-    assert [p[name] for name in ("beta_0", "beta_1", "gamma_0", "gamma_1")] == [1.25, 0.75, 16, 2]
+    assert [p[name] for name in ("beta_0", "beta_1", "gamma_0", "gamma_1")] == [
+        1.25,
+        0.75,
+        16,
+        2,
+    ]
     trained = p["original_max_position_embeddings"]
-    schedule = ntk_by_parts_original(p["dim"], p["base"], factor=p["scale"], original_length=trained)
+    schedule = ntk_by_parts_original(
+        p["dim"], p["base"], factor=p["scale"], original_length=trained
+    )
     return {"inv_freq": schedule.frequencies}
 
 
@@ -175,8 +213,12 @@ def deepseek_official_yarn_freqs_cis(p: Case, x: Case) -> Fields:
 def deepseek_softmax_scale_mscale(p: Case, x: Case) -> Fields:
     scales = {}
     for i, case in enumerate(p["cases"]):
-        settings = {name: case["rope_parameters"][name] for name in ("factor", "mscale_all_dim")}
-        scales[f"s{i}"] = torch.tensor(deepseek_softmax_scale(case["qk_head_dim"], **settings), dtype=torch.float64)
+        settings = {
+            name: case["rope_parameters"][name] for name in ("factor", "mscale_all_dim")
+        }
+        scales[f"s{i}"] = torch.tensor(
+            deepseek_softmax_scale(case["qk_head_dim"], **settings), dtype=torch.float64
+        )
     return scales
 
 
@@ -206,12 +248,18 @@ DIM, BASE, TRAINED = 8, 10000.0, 64  # of the examples
 SCHEDULES: dict[str, Schedule] = {
     "linear interpolation": linear_interpolation(DIM, BASE, factor=4.0),
     "NTK-aware": ntk_aware(DIM, BASE, factor=4.0),
-    "dynamic NTK at one length": dynamic_ntk(DIM, BASE, factor=2.0, original_length=TRAINED, length=4 * TRAINED),
+    "dynamic NTK at one length": dynamic_ntk(
+        DIM, BASE, factor=2.0, original_length=TRAINED, length=4 * TRAINED
+    ),
     "NTK-by-parts": ntk_by_parts(DIM, BASE, factor=4.0, original_length=TRAINED),
-    "NTK-by-parts, original": ntk_by_parts_original(DIM, BASE, factor=4.0, original_length=TRAINED),
+    "NTK-by-parts, original": ntk_by_parts_original(
+        DIM, BASE, factor=4.0, original_length=TRAINED
+    ),
     "YaRN": yarn(DIM, BASE, factor=4.0, original_length=TRAINED),
     "YaRN, released": yarn_released(DIM, BASE, factor=4.0, original_length=TRAINED),
-    "YaRN, not truncated": yarn_released(DIM, BASE, factor=4.0, original_length=TRAINED, truncate=False),
+    "YaRN, not truncated": yarn_released(
+        DIM, BASE, factor=4.0, original_length=TRAINED, truncate=False
+    ),
     "LongRoPE at one length": longrope(
         DIM,
         BASE,
@@ -227,10 +275,12 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 SCHEMES: dict[str, PositionScheme] = {
-    name: PositionScheme(name, transform=RoPE(**schedule._asdict()).transform) for name, schedule in SCHEDULES.items()
+    name: PositionScheme(name, transform=RoPE(**schedule._asdict()).transform)
+    for name, schedule in SCHEDULES.items()
 }
 
-# An attention factor makes the transform a rotation times a number: scores stay relative, vectors get longer.
+# An attention factor makes the transform a rotation times a number: scores stay
+# relative, vectors get longer.
 NOT: dict[tuple[str, str], str] = {
     (name, p): "cos and sin carry the attention factor"
     for name, schedule in SCHEDULES.items()

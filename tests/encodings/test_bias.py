@@ -17,7 +17,12 @@ from torch import Tensor, nn
 
 from posenc_lib.bias import alibi, alibi_slopes
 from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower, sandwich
-from posenc_lib.bias.mlp import DistanceMLPBias, DynamicPositionBias, LogCoordinateBias, log_coordinates
+from posenc_lib.bias.mlp import (
+    DistanceMLPBias,
+    DynamicPositionBias,
+    LogCoordinateBias,
+    log_coordinates,
+)
 from posenc_lib.bias.window import (
     ClsWindowBias,
     IRPEBias,
@@ -41,7 +46,9 @@ EPS = torch.finfo(torch.float64).eps
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
 BIASES = [name for name, scheme in SCHEMES.items() if scheme.bias is not None]
 every_bias = pytest.mark.parametrize("name", BIASES)
-MODULES = [name for name, scheme in SCHEMES.items() if isinstance(scheme.bias, nn.Module)]
+MODULES = [
+    name for name, scheme in SCHEMES.items() if isinstance(scheme.bias, nn.Module)
+]
 PRODUCT: dict[str, float] = {"alpha": 1.9, "beta": 3.8, "gamma": 15.2}
 
 
@@ -73,7 +80,9 @@ def test_shapes_for_a_cache_and_for_batches(name: str) -> None:
     bias, m, n = bias_of(name), arange(3, offset=4), arange(7)
     alone = bias(m, n)
     assert alone.shape == (1, HEADS, 3, 7)
-    assert same(alone, bias(n, n)[:, :, 4:])  # F1-39: queries stand where their positions say
+    assert same(
+        alone, bias(n, n)[:, :, 4:]
+    )  # F1-39: queries stand where their positions say
     rows = torch.stack((m, m + 2))
     batched = bias(rows, n)
     assert batched.shape == bias(m, n.expand(2, -1)).shape == (2, HEADS, 3, 7)
@@ -82,9 +91,13 @@ def test_shapes_for_a_cache_and_for_batches(name: str) -> None:
     assert same(batched, bias(rows, n.expand(2, -1)))
 
 
-@pytest.mark.parametrize("name", [name for name in BIASES if "grid" in NOT.get((name, "relative"), "")])
+@pytest.mark.parametrize(
+    "name", [name for name in BIASES if "grid" in NOT.get((name, "relative"), "")]
+)
 def test_relative_on_the_grid(name: str) -> None:
-    at = arange(12, offset=1 if name in ("BEiT", "iRPE cross") else 0)  # no class token, which stays where it is
+    at = arange(
+        12, offset=1 if name in ("BEiT", "iRPE cross") else 0
+    )  # no class token, which stays where it is
     assert torch.equal(bias_of(name)(at, at), bias_of(name)(at + 40, at + 40))
 
 
@@ -149,7 +162,9 @@ def test_gradients_of_parameters(name: str) -> None:
     names = [n for n, _ in module.named_parameters()]
 
     def outputs(*parameters: Tensor) -> Tensor:
-        return torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (at, at))
+        return torch.func.functional_call(
+            module, dict(zip(names, parameters, strict=True)), (at, at)
+        )
 
     values = [p.detach().clone().requires_grad_() for p in module.parameters()]
     assert torch.autograd.gradcheck(outputs, values)
@@ -161,17 +176,31 @@ def test_gradients_of_parameters(name: str) -> None:
 
 
 @settings(deadline=None, max_examples=20, derandomize=True, database=None)
-@given(queries=st.integers(1, 6), keys=st.integers(1, 6), offset=st.integers(-9, 9), seed=st.integers(0, 99))
-def test_kerple_is_the_equation(queries: int, keys: int, offset: int, seed: int) -> None:
-    log, power = KerpleLog(3, generator=draw(seed)).double(), KerplePower(3, generator=draw(seed)).double()
+@given(
+    queries=st.integers(1, 6),
+    keys=st.integers(1, 6),
+    offset=st.integers(-9, 9),
+    seed=st.integers(0, 99),
+)
+def test_kerple_is_the_equation(
+    queries: int, keys: int, offset: int, seed: int
+) -> None:
+    log, power = (
+        KerpleLog(3, generator=draw(seed)).double(),
+        KerplePower(3, generator=draw(seed)).double(),
+    )
     log.requires_grad_(False), power.requires_grad_(False)
     m, n = torch.arange(queries) + offset, torch.arange(keys)
     logs, powers = log(m, n), power(m, n)
     for h, i, j in itertools.product(range(3), range(queries), range(keys)):
         distance = abs(i + offset - j)
-        expected = -max(float(log.r1[h]), 0.01) * math.log(1 + max(float(log.r2[h]), 0.01) * distance)
+        expected = -max(float(log.r1[h]), 0.01) * math.log(
+            1 + max(float(log.r2[h]), 0.01) * distance
+        )
         assert float(logs[0, h, i, j]) == pytest.approx(expected, abs=1e-13)
-        expected = -max(float(power.r1[h]), 0.01) * distance ** max(float(power.r2[h]), 0.01)
+        expected = -max(float(power.r1[h]), 0.01) * distance ** max(
+            float(power.r2[h]), 0.01
+        )
         assert float(powers[0, h, i, j]) == pytest.approx(expected, abs=1e-13)
 
 
@@ -184,8 +213,11 @@ def test_kerple_power_of_one_is_alibi_and_so_is_the_logarithm_near_zero() -> Non
     below = slopes < 0.01  # which the released code raises to 0.01
     assert bool(below.any())
     assert torch.equal(power(m, n)[:, ~below], wanted[:, ~below])
-    assert torch.equal(power(m, n)[:, below], wanted[:, below] / slopes[below, None, None] * 0.01)
-    # ln(1 + x) = x − x²/2 + …: with r₂ = 0.01, distances of at most 13 and r₁ r₂ = s the error is below s · 13 · 0.065
+    assert torch.equal(
+        power(m, n)[:, below], wanted[:, below] / slopes[below, None, None] * 0.01
+    )
+    # ln(1 + x) = x − x²/2 + …: with r₂ = 0.01, distances of at most 13 and r₁ r₂ = s
+    # the error is below s · 13 · 0.065
     log = KerpleLog(8).double()
     log.r1.data.copy_(slopes / 0.01)
     log.r2.data.fill_(0.01)
@@ -202,7 +234,9 @@ def test_kerple_clamps_without_losing_the_gradient_or_the_parameter() -> None:
         limit = -0.01 * math.log(1.03) if above is None else -0.01 * 9.0
         assert float(out[0, 0, 3, 0].detach()) == pytest.approx(limit, rel=1e-5)
         out.sum().backward()
-        assert all(p.grad is not None and bool((p.grad != 0).all()) for p in bias.parameters())
+        assert all(
+            p.grad is not None and bool((p.grad != 0).all()) for p in bias.parameters()
+        )
         assert bool((bias.r1 == -1.0).all())  # a forward pass writes to no parameter
 
 
@@ -214,13 +248,17 @@ def test_kerple_power_has_all_gradients_at_distance_zero(power: float) -> None:
         kerple.r2.fill_(power)
     m = torch.arange(3.0, dtype=torch.float64).requires_grad_()
     n = torch.arange(3.0, dtype=torch.float64)
-    first = torch.autograd.grad(kerple(m, n).sum(), (m, kerple.r1, kerple.r2), create_graph=True)
+    first = torch.autograd.grad(
+        kerple(m, n).sum(), (m, kerple.r1, kerple.r2), create_graph=True
+    )
     second = torch.autograd.grad(first[2].sum(), kerple.r2)[0]
     distance = (n - n[:, None]).abs()
     grown = torch.where(distance > 0, distance**power, 0)
     logarithm = torch.where(distance > 0, distance, 1).log()
     r1 = kerple.r1.detach()
-    slope = torch.where(distance > 0, power * grown / distance * (n[:, None] - n).sign(), 0)
+    slope = torch.where(
+        distance > 0, power * grown / distance * (n[:, None] - n).sign(), 0
+    )
     assert same(first[0], -r1 * slope.sum(-1))
     assert same(first[1], -grown.sum()[None])
     assert same(first[2], (-r1 * grown * logarithm).sum()[None])
@@ -229,8 +267,15 @@ def test_kerple_power_has_all_gradients_at_distance_zero(power: float) -> None:
 
 def test_kerple_begins_as_in_the_released_code() -> None:
     log, power = KerpleLog(4000, generator=draw()), KerplePower(4000, generator=draw())
-    for parameter, end in ((log.r1, 2.0), (log.r2, 1.0), (power.r1, 1.0), (power.r2, 2.0)):
-        low, high, mean = (float(f(parameter.detach())) for f in (torch.min, torch.max, torch.mean))
+    for parameter, end in (
+        (log.r1, 2.0),
+        (log.r2, 1.0),
+        (power.r1, 1.0),
+        (power.r2, 2.0),
+    ):
+        low, high, mean = (
+            float(f(parameter.detach())) for f in (torch.min, torch.max, torch.mean)
+        )
         assert 0 <= low < 0.01 * end
         assert 0.99 * end < high <= end
         assert mean == pytest.approx(end / 2, abs=5 * end / math.sqrt(12 * 4000))
@@ -247,9 +292,18 @@ def test_kerple_falls_with_distance() -> None:
 
 
 @settings(deadline=None, max_examples=20, derandomize=True, database=None)
-@given(queries=st.integers(1, 6), keys=st.integers(1, 6), offset=st.integers(0, 9), seed=st.integers(0, 99))
+@given(
+    queries=st.integers(1, 6),
+    keys=st.integers(1, 6),
+    offset=st.integers(0, 9),
+    seed=st.integers(0, 99),
+)
 def test_fire_is_the_equation(queries: int, keys: int, offset: int, seed: int) -> None:
-    bias = FIRE(2, hidden=3, c=0.3, threshold=4.0, generator=draw(seed)).double().requires_grad_(False)
+    bias = (
+        FIRE(2, hidden=3, c=0.3, threshold=4.0, generator=draw(seed))
+        .double()
+        .requires_grad_(False)
+    )
     bias.multiplier.data.fill_(1.1)
     w1, c1, w2, c2 = bias.network
     m, n = torch.arange(queries) + offset, torch.arange(keys)
@@ -257,9 +311,14 @@ def test_fire_is_the_equation(queries: int, keys: int, offset: int, seed: int) -
     for i, j in itertools.product(range(queries), range(keys)):
         divisor = math.log(c * max(i + offset, 4.4) + 1)
         share = math.log(c * abs(i + offset - j) + 1) / (divisor + 1e-6)
-        hidden = torch.tensor([max(0.0, float(w1[a, 0]) * share + float(c1[a])) for a in range(3)], dtype=torch.float64)
+        hidden = torch.tensor(
+            [max(0.0, float(w1[a, 0]) * share + float(c1[a])) for a in range(3)],
+            dtype=torch.float64,
+        )
         for h in range(2):
-            expected = sum(float(w2[h, a]) * float(hidden[a]) for a in range(3)) + float(c2[h])
+            expected = sum(
+                float(w2[h, a]) * float(hidden[a]) for a in range(3)
+            ) + float(c2[h])
             assert float(out[0, h, i, j]) == pytest.approx(expected, abs=1e-12)
 
 
@@ -268,10 +327,14 @@ def test_fire_divides_by_the_position_of_the_query() -> None:
     bias = FIRE(2, hidden=4, threshold=16.0, generator=draw()).double()
     queries = torch.tensor([16, 17, 100, 4096, 1_000_000])
     first = bias(queries, torch.tensor([0]))[0, :, :, 0]
-    assert max_error(first, first[:, :1].expand_as(first)) <= 1e-6  # ε is worth this much
+    assert (
+        max_error(first, first[:, :1].expand_as(first)) <= 1e-6
+    )  # ε is worth this much
     short, long = bias(queries, arange(3)), bias(queries, arange(30))
     assert same(short, long[..., :3])
-    assert same(bias(queries[1:2], arange(3)), short[:, :, 1:2])  # neither the row below nor the one above
+    assert same(
+        bias(queries[1:2], arange(3)), short[:, :, 1:2]
+    )  # neither the row below nor the one above
 
 
 def test_fire_below_the_threshold_depends_on_the_distance_alone() -> None:
@@ -291,10 +354,16 @@ def test_fire_reads_a_batch_row_by_row() -> None:
         assert same(together[row], bias(rows[row], rows[row])[0])
 
 
-def test_fire_learns_c_and_the_threshold_and_ends_the_latter_at_its_absolute_value() -> None:
+def test_fire_learns_c_and_the_threshold_and_ends_the_latter_at_its_absolute_value() -> (
+    None
+):
     bias = FIRE(2, hidden=4, threshold=8.0, generator=draw())
     assert float(bias.c.detach()) == pytest.approx(0.1)
-    assert {n for n, _ in bias.named_parameters()} == {"c", "multiplier", *(f"network.{i}" for i in range(4))}
+    assert {n for n, _ in bias.named_parameters()} == {
+        "c",
+        "multiplier",
+        *(f"network.{i}" for i in range(4)),
+    }
     at, before = arange(6), bias(arange(6), arange(6))
     bias.multiplier.data.neg_()
     assert torch.equal(bias(at, at), before)
@@ -309,18 +378,33 @@ def test_sandwich_is_the_equation(heads: int, dim: int, offset: int) -> None:
     m, n = arange(5, offset=offset), arange(7, offset=offset)
     bias = sandwich(m, n, heads, dim=dim, dtype=torch.float64)
     for h, i, j in itertools.product(range(heads), range(5), range(7)):
-        waves = [math.cos((i - j) * 10000 ** (-2 * k / dim)) - 1 for k in range(1, dim // 2 + 1)]
+        waves = [
+            math.cos((i - j) * 10000 ** (-2 * k / dim)) - 1
+            for k in range(1, dim // 2 + 1)
+        ]
         expected = math.fsum(waves) / (8 * (h + 1) / heads)
-        assert float(bias[0, h, i, j]) == pytest.approx(expected, abs=1e-13 * dim * max(1, offset / 100))
+        assert float(bias[0, h, i, j]) == pytest.approx(
+            expected, abs=1e-13 * dim * max(1, offset / 100)
+        )
 
 
 def test_sandwich_is_the_product_of_two_sinusoidal_embeddings() -> None:
     """The sinusoid's frequencies θ^(−2i/d) begin at i = 0: with positions scaled by θ^(−2/d) at i = 1."""
     at = arange(20)
     table = sinusoidal(at * 10000.0 ** (-2 / 16), 16, dtype=torch.float64)
-    assert max_error(table @ table.mT - 8, sandwich(at, at, 8, dim=16, dtype=torch.float64)[0, 0]) <= 1e-6
+    assert (
+        max_error(
+            table @ table.mT - 8, sandwich(at, at, 8, dim=16, dtype=torch.float64)[0, 0]
+        )
+        <= 1e-6
+    )
     exact = sinusoidal(at.double() * 10000.0 ** (-2 / 16), 16, dtype=torch.float64)
-    assert max_error(exact @ exact.mT - 8, sandwich(at, at, 8, dim=16, dtype=torch.float64)[0, 0]) <= 1e-13
+    assert (
+        max_error(
+            exact @ exact.mT - 8, sandwich(at, at, 8, dim=16, dtype=torch.float64)[0, 0]
+        )
+        <= 1e-13
+    )
 
 
 def test_sandwich_is_highest_at_distance_zero_and_keeps_small_differences() -> None:
@@ -328,10 +412,15 @@ def test_sandwich_is_highest_at_distance_zero_and_keeps_small_differences() -> N
     assert bool((row <= 1e-12).all())
     assert float(row[0, -1]) == pytest.approx(0, abs=1e-12)
     ratio = row[0, :-1] / row[3, :-1]
-    assert max_error(ratio, torch.full_like(ratio, 4.0)) <= 1e-5  # head 1 against head 4
-    # d̄ = 4: the lowest frequencies, whose cosines differ from 1 by less than float32 can hold next to 1
+    assert (
+        max_error(ratio, torch.full_like(ratio, 4.0)) <= 1e-5
+    )  # head 1 against head 4
+    # d̄ = 4: the lowest frequencies, whose cosines differ from 1 by less than float32
+    # can hold next to 1
     near = float(sandwich(arange(1, offset=1), arange(1), 1, dim=4)[0, 0, 0, 0])
-    assert near == pytest.approx(-(math.sin(0.005) ** 2 + math.sin(0.00005) ** 2) / 4, rel=1e-6)
+    assert near == pytest.approx(
+        -(math.sin(0.005) ** 2 + math.sin(0.00005) ** 2) / 4, rel=1e-6
+    )
 
 
 # ---- windows
@@ -342,7 +431,19 @@ def places(window: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    "window", [(1,), (5,), (2, 2), (2, 3), (3, 2), (7, 7), (1, 4), (2, 2, 2), (2, 3, 4), (2, 1, 2, 2)]
+    "window",
+    [
+        (1,),
+        (5,),
+        (2, 2),
+        (2, 3),
+        (3, 2),
+        (7, 7),
+        (1, 4),
+        (2, 2, 2),
+        (2, 3, 4),
+        (2, 1, 2, 2),
+    ],
 )
 def test_F1_63_window_bias_index(window: tuple[int, ...]) -> None:
     """One row for each offset: as many as there are offsets, and equal exactly where offsets are equal."""
@@ -367,7 +468,9 @@ def test_F1_63_in_other_dtypes_and_places(dtype: torch.dtype, shift: int) -> Non
     """Narrow and unsigned integers don't wrap around, and a window may stand anywhere."""
     at = grid((2, 3, 4))
     moved = (at + shift).to(dtype)
-    assert torch.equal(window_index(moved, moved, (2, 3, 4)), window_index(at, at, (2, 3, 4)))
+    assert torch.equal(
+        window_index(moved, moved, (2, 3, 4)), window_index(at, at, (2, 3, 4))
+    )
 
 
 def test_window_index_against_the_wrong_multipliers_of_F1_63() -> None:
@@ -386,15 +489,23 @@ def test_window_bias_is_the_equation_and_a_cross_attention_is_a_part_of_it() -> 
         assert torch.equal(out[0, :, i, j], bias.table[row])
     some = torch.tensor([11, 0, 6])
     assert torch.equal(bias(at[some], at), out[:, :, some])
-    assert torch.equal(bias(at.expand(2, -1, -1), at[some]), out[..., some].expand(2, -1, -1, -1))
+    assert torch.equal(
+        bias(at.expand(2, -1, -1), at[some]), out[..., some].expand(2, -1, -1, -1)
+    )
 
 
-def test_window_of_one_axis_is_a_table_of_distances_and_an_axis_of_size_one_is_none() -> None:
+def test_window_of_one_axis_is_a_table_of_distances_and_an_axis_of_size_one_is_none() -> (
+    None
+):
     line = WindowBias(2, (6,), std=1.0, generator=draw())
     assert toeplitz_error(line(arange(6)[:, None], arange(6)[:, None])) == 0.0
     at = grid((3, 2))
     assert torch.equal(
-        window_index(torch.nn.functional.pad(at, (1, 0)), torch.nn.functional.pad(at, (1, 0)), (1, 3, 2)),
+        window_index(
+            torch.nn.functional.pad(at, (1, 0)),
+            torch.nn.functional.pad(at, (1, 0)),
+            (1, 3, 2),
+        ),
         window_index(at, at, (3, 2)),
     )
 
@@ -408,11 +519,15 @@ def test_class_rows_come_after_the_others(window: tuple[int, ...]) -> None:
     assert int(index[0, 0]) == rows + 2
     assert index[0, 1:].tolist() == [rows] * len(at)  # class → token
     assert index[1:, 0].tolist() == [rows + 1] * len(at)
-    moved = torch.cat((at, torch.full((1, len(window)), -1)))  # a class token at the end
+    moved = torch.cat(
+        (at, torch.full((1, len(window)), -1))
+    )  # a class token at the end
     assert torch.equal(cls_window_index(moved, moved, window)[:-1, :-1], index[1:, 1:])
     bias = loud(ClsWindowBias(2, window))
     assert bias.table.shape == (rows + 3, 2)
-    assert torch.equal(bias(with_class(at), with_class(at))[0], bias.table[index].movedim(-1, 0))
+    assert torch.equal(
+        bias(with_class(at), with_class(at))[0], bias.table[index].movedim(-1, 0)
+    )
 
 
 # ---- iRPE
@@ -420,7 +535,9 @@ def test_class_rows_come_after_the_others(window: tuple[int, ...]) -> None:
 
 def released_index(x: Tensor, alpha: float, beta: float, gamma: float) -> Tensor:
     """Equation 18 with the released code's rounding, number by number."""
-    far = alpha + (x.abs().double() / alpha).log() / math.log(gamma / alpha) * (beta - alpha)
+    far = alpha + (x.abs().double() / alpha).log() / math.log(gamma / alpha) * (
+        beta - alpha
+    )
     far = x.sign() * far.round().clip(max=beta).to(torch.int64)
     return torch.where(x.abs() <= alpha, x, far)
 
@@ -430,13 +547,30 @@ def released_index(x: Tensor, alpha: float, beta: float, gamma: float) -> Tensor
 def test_irpe_index_is_the_equation(alpha: float, more: float, reach: float) -> None:
     beta, gamma = alpha + more, alpha + reach
     x = torch.arange(-150, 151)
-    assert torch.equal(irpe_index(x, alpha=alpha, beta=beta, gamma=gamma), released_index(x, alpha, beta, gamma))
+    assert torch.equal(
+        irpe_index(x, alpha=alpha, beta=beta, gamma=gamma),
+        released_index(x, alpha, beta, gamma),
+    )
 
 
 def test_irpe_published_sizes() -> None:
     """The released code with the ratio 1.9 has 7 buckets on an axis, 7² in a product, and one for the class token."""
     assert irpe_edges(**PRODUCT) == [0, 1, 2, 4]
-    assert irpe_index(torch.arange(-6, 7)).tolist() == [-3, -3, -3, -2, -2, -1, 0, 1, 2, 2, 3, 3, 3]
+    assert irpe_index(torch.arange(-6, 7)).tolist() == [
+        -3,
+        -3,
+        -3,
+        -2,
+        -2,
+        -1,
+        0,
+        1,
+        2,
+        2,
+        3,
+        3,
+        3,
+    ]
     assert IRPEBias(1).table.shape[0] == 50
     assert IRPEBias(1, method="cross").table.shape[0] == 16
     assert IRPEBias(1, method="euclidean").table.shape[0] == 8
@@ -446,7 +580,10 @@ def test_irpe_published_sizes() -> None:
 @pytest.mark.parametrize("size", [(2, 3), (14, 14), (5, 1)])
 def test_irpe_rows_are_the_equation(size: tuple[int, int]) -> None:
     at = with_class(grid(size))
-    rows = {method: irpe_rows(at, at, method=method) for method in ("product", "cross", "euclidean")}
+    rows = {
+        method: irpe_rows(at, at, method=method)
+        for method in ("product", "cross", "euclidean")
+    }
     offset = at[:, None] - at[None]
     inside = (at >= 0).all(-1)
     inside = inside[:, None] & inside[None]
@@ -478,26 +615,41 @@ def test_irpe_modes_are_the_equations(method: str) -> None:
     at = with_class(grid((3, 4)))
     bias = loud(IRPEBias(2, method=method)).double()
     score = loud(IRPEContextual(4, method=method)).double()
-    rows, q, k = irpe_rows(at, at, method=method), normal(2, 3, 13, 4), normal(2, 3, 13, 4, seed=1)
+    rows, q, k = (
+        irpe_rows(at, at, method=method),
+        normal(2, 3, 13, 4),
+        normal(2, 3, 13, 4, seed=1),
+    )
     out, scores = bias(at, at), score.scores(q, k, at, at)
     for m, n in itertools.product(range(13), repeat=2):
         picked = rows[m, n].tolist()
-        assert max_error(out[0, :, m, n], sum(bias.table[row] for row in picked)) <= rounding(out)
+        assert max_error(
+            out[0, :, m, n], sum(bias.table[row] for row in picked)
+        ) <= rounding(out)
         key = k[:, :, n] + sum(score.table[row] for row in picked)
-        assert max_error(scores[:, :, m, n], (q[:, :, m] * key).sum(-1)) <= rounding(scores)
+        assert max_error(scores[:, :, m, n], (q[:, :, m] * key).sum(-1)) <= rounding(
+            scores
+        )
     both = at.expand(2, -1, -1)
     assert max_error(score.scores(q, k, both, at), scores) <= rounding(scores)
-    assert max_error(score.scores(q[:, :, 9:], k, at[9:], at), scores[:, :, 9:]) <= rounding(scores)
+    assert max_error(
+        score.scores(q[:, :, 9:], k, at[9:], at), scores[:, :, 9:]
+    ) <= rounding(scores)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_irpe_contextual_in_lower_precision_and_its_gradients(dtype: torch.dtype) -> None:
+def test_irpe_contextual_in_lower_precision_and_its_gradients(
+    dtype: torch.dtype,
+) -> None:
     at, score = grid((2, 2)), loud(IRPEContextual(3)).double()
     q = normal(1, 2, 4, 3, dtype=dtype)
     out = score.scores(q, q, at, at)
     exact = score.scores(q.double(), q.double(), at, at)
     assert out.dtype == dtype
-    assert max_error(out, exact) <= torch.finfo(dtype).eps * float(exact.detach().abs().max()) * 8
+    assert (
+        max_error(out, exact)
+        <= torch.finfo(dtype).eps * float(exact.detach().abs().max()) * 8
+    )
     inputs = [normal(1, 2, 4, 3, seed=s).requires_grad_() for s in (1, 2)]
     assert torch.autograd.gradcheck(lambda q, k: score.scores(q, k, at, at), inputs)
 
@@ -512,7 +664,10 @@ def numpy_free_layer_norm(x: list[float]) -> list[float]:
 
 
 def test_crossformer_is_the_equation() -> None:
-    bias, at = DynamicPositionBias(2, 3, generator=draw()).double().requires_grad_(False), grid((2, 3))
+    bias, at = (
+        DynamicPositionBias(2, 3, generator=draw()).double().requires_grad_(False),
+        grid((2, 3)),
+    )
     for weight in bias.weights:
         nn.init.normal_(weight, generator=draw(1))
     for shift in bias.biases:
@@ -523,7 +678,10 @@ def test_crossformer_is_the_equation() -> None:
         for layer, (w, c) in enumerate(zip(bias.weights, bias.biases, strict=True)):
             if layer:
                 x = [max(0.0, value) for value in numpy_free_layer_norm(x)]
-            x = [math.fsum(float(w[o, a]) * x[a] for a in range(len(x))) + float(c[o]) for o in range(len(c))]
+            x = [
+                math.fsum(float(w[o, a]) * x[a] for a in range(len(x))) + float(c[o])
+                for o in range(len(c))
+            ]
         for h in range(2):
             assert float(out[0, h, i, j]) == pytest.approx(x[h], abs=1e-12)
 
@@ -531,16 +689,25 @@ def test_crossformer_is_the_equation() -> None:
 @pytest.mark.parametrize("log_distance", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_distance_network_is_the_equation(depth: int, log_distance: bool) -> None:
-    bias = DistanceMLPBias(2, 3, depth=depth, log_distance=log_distance, generator=draw()).double()
+    bias = DistanceMLPBias(
+        2, 3, depth=depth, log_distance=log_distance, generator=draw()
+    ).double()
     m, n = arange(4, offset=2), arange(5)
     out = bias(m, n)
     layers = [p.detach() for p in bias.network]
     for i, j in itertools.product(range(4), range(5)):
         distance = float(i + 2 - j)
-        value = math.copysign(math.log(1 + abs(distance)), distance) if log_distance else distance
+        value = (
+            math.copysign(math.log(1 + abs(distance)), distance)
+            if log_distance
+            else distance
+        )
         x = torch.tensor([value], dtype=torch.float64)
         for layer in range(depth + 1):
-            x = layers[2 * layer] @ (x / (1 + (-x).exp()) if layer else x) + layers[2 * layer + 1]
+            x = (
+                layers[2 * layer] @ (x / (1 + (-x).exp()) if layer else x)
+                + layers[2 * layer + 1]
+            )
         assert max_error(out[0, :, i, j], x) <= 1e-12
 
 
@@ -550,7 +717,9 @@ def test_dense_layers_begin_as_pytorchs_linear_layers_do() -> None:
         end = inputs**-0.5
         assert float(parameter.detach().abs().max()) <= end
         if parameter.numel() > 1000:
-            assert float(parameter.detach().std()) == pytest.approx(end / math.sqrt(3), rel=0.02)
+            assert float(parameter.detach().std()) == pytest.approx(
+                end / math.sqrt(3), rel=0.02
+            )
 
 
 @pytest.mark.parametrize("window", [(2, 3), (7, 7), (8, 1), (4, 4, 2)])
@@ -560,7 +729,11 @@ def test_log_coordinates_are_the_equation(window: tuple[int, ...]) -> None:
     for row, offset in enumerate(offsets.tolist()):
         for axis, (x, size) in enumerate(zip(offset, window, strict=True)):
             scaled = 8 * x / (size - 1) if size > 1 else 0.0
-            expected = math.copysign(math.log2(1 + abs(scaled)) / math.log2(8), scaled) if scaled else 0.0
+            expected = (
+                math.copysign(math.log2(1 + abs(scaled)) / math.log2(8), scaled)
+                if scaled
+                else 0.0
+            )
             assert float(out[row, axis]) == pytest.approx(expected, abs=1e-14)
     assert float(out.max()) == pytest.approx(math.log2(9) / 3)  # the edge of any window
 
@@ -572,9 +745,17 @@ def test_swin_v2_is_the_equation_and_bounded() -> None:
     assert float(out.min()) > 0
     assert float(out.max()) < 16
     for (i, m), (j, n) in itertools.product(enumerate(places((3, 3))), repeat=2):
-        x = [math.copysign(math.log2(1 + 4 * abs(a - b)) / 3, a - b) for a, b in zip(m, n, strict=True)]
-        hidden = (bias.weight1 @ torch.tensor(x, dtype=torch.float64) + bias.bias1).relu()
-        assert max_error(out[0, :, i, j], 16 / (1 + (-(bias.weight2 @ hidden)).exp())) <= 1e-12
+        x = [
+            math.copysign(math.log2(1 + 4 * abs(a - b)) / 3, a - b)
+            for a, b in zip(m, n, strict=True)
+        ]
+        hidden = (
+            bias.weight1 @ torch.tensor(x, dtype=torch.float64) + bias.bias1
+        ).relu()
+        assert (
+            max_error(out[0, :, i, j], 16 / (1 + (-(bias.weight2 @ hidden)).exp()))
+            <= 1e-12
+        )
 
 
 def test_swin_v2_carries_over_to_another_window() -> None:
@@ -608,7 +789,10 @@ def test_autocast_tells_neighbours_apart(bias: nn.Module) -> None:
 
 def test_networks_take_positions_between_the_places() -> None:
     at = grid((2, 2)).double() / 2
-    for bias in (DynamicPositionBias(2, 4, generator=draw()), LogCoordinateBias(2, (2, 2), generator=draw())):
+    for bias in (
+        DynamicPositionBias(2, 4, generator=draw()),
+        LogCoordinateBias(2, (2, 2), generator=draw()),
+    ):
         assert bool(bias(at, at).isfinite().all())
     with pytest.raises(TypeError, match="q_positions must be integers"):
         WindowBias(2, (2, 2))(at, at)
@@ -622,7 +806,11 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: KerpleLog(0), ValueError, "heads"),
     (lambda: KerplePower(2.0), TypeError, "heads"),  # type: ignore[arg-type]
     (lambda: KerpleLog(2)(AT.float().half(), AT), TypeError, "q_positions"),
-    (lambda: KerpleLog(2)(AT.repeat(3, 1), AT.repeat(2, 1)), ValueError, "q_positions and k_positions"),
+    (
+        lambda: KerpleLog(2)(AT.repeat(3, 1), AT.repeat(2, 1)),
+        ValueError,
+        "q_positions and k_positions",
+    ),
     (lambda: FIRE(2, hidden=0), ValueError, "hidden"),
     (lambda: FIRE(2, c=-1.0), ValueError, "c must"),
     (lambda: FIRE(2, threshold=math.inf), ValueError, "threshold"),
@@ -631,16 +819,40 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: sandwich(AT, AT, 2, dim=3), ValueError, "dim must be even"),
     (lambda: sandwich(AT, AT, 2, base=-1.0), ValueError, "base"),
     (lambda: sandwich(AT, AT, 2, dtype=torch.int64), TypeError, "dtype"),
-    (lambda: sandwich(AT.repeat(3, 1), AT.repeat(2, 1), 2), ValueError, "q_positions and k_positions"),
+    (
+        lambda: sandwich(AT.repeat(3, 1), AT.repeat(2, 1), 2),
+        ValueError,
+        "q_positions and k_positions",
+    ),
     (lambda: sandwich([0, 1], AT, 2), TypeError, "q_positions"),  # type: ignore[arg-type]
     (lambda: window_index(PLACES, PLACES, 2), TypeError, "window"),  # type: ignore[arg-type]
     (lambda: window_index(PLACES, PLACES, ()), TypeError, "window"),
-    (lambda: window_index(PLACES, PLACES, (2, 0)), ValueError, r"window\[1\] must be at least 1, got 0"),
+    (
+        lambda: window_index(PLACES, PLACES, (2, 0)),
+        ValueError,
+        r"window\[1\] must be at least 1, got 0",
+    ),
     (lambda: window_index(PLACES, PLACES, (2, 2.0)), TypeError, r"window\[1\]"),  # type: ignore[arg-type]
-    (lambda: window_index(PLACES, PLACES, (2, 2, 2)), ValueError, r"q_positions must have shape \(T, 3\)"),
-    (lambda: window_index(PLACES, AT, (2, 2)), ValueError, "k_positions must have shape"),
-    (lambda: window_index(PLACES, 2 * PLACES, (2, 2)), ValueError, r"window\[0\] = 2 apart on axis 0, got 2"),
-    (lambda: window_index(PLACES.repeat(3, 1, 1), PLACES.repeat(2, 1, 1), (2, 2)), ValueError, "same batch"),
+    (
+        lambda: window_index(PLACES, PLACES, (2, 2, 2)),
+        ValueError,
+        r"q_positions must have shape \(T, 3\)",
+    ),
+    (
+        lambda: window_index(PLACES, AT, (2, 2)),
+        ValueError,
+        "k_positions must have shape",
+    ),
+    (
+        lambda: window_index(PLACES, 2 * PLACES, (2, 2)),
+        ValueError,
+        r"window\[0\] = 2 apart on axis 0, got 2",
+    ),
+    (
+        lambda: window_index(PLACES.repeat(3, 1, 1), PLACES.repeat(2, 1, 1), (2, 2)),
+        ValueError,
+        "same batch",
+    ),
     (lambda: WindowBias(2, (2, 2), std=0.0), ValueError, "std"),
     (lambda: WindowBias(2, "22"), TypeError, "window"),
     (lambda: ClsWindowBias(0, (2, 2)), ValueError, "heads"),
@@ -648,18 +860,42 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: irpe_edges(2.0, 3.0, 2.0), ValueError, "gamma"),
     (lambda: irpe_edges(0.0, 3.0, 4.0), ValueError, "alpha"),
     (lambda: irpe_index(AT.float()), TypeError, "relative_positions must be integers"),
-    (lambda: irpe_rows(PLACES, PLACES, method="quant"), ValueError, "method must be one of"),
+    (
+        lambda: irpe_rows(PLACES, PLACES, method="quant"),
+        ValueError,
+        "method must be one of",
+    ),
     (lambda: irpe_rows(PLACES, PLACES, axes=0), ValueError, "axes"),
     (lambda: IRPEBias(2, method="Product"), ValueError, "method"),
     (lambda: IRPEContextual(0), ValueError, "head_dim"),
-    (lambda: IRPEContextual(3).scores(normal(1, 2, 4, 5), normal(1, 2, 4, 3), PLACES, PLACES), ValueError, "q must"),
-    (lambda: IRPEContextual(3).scores(normal(1, 2, 4, 3), normal(2, 4, 3), PLACES, PLACES), ValueError, "k must"),
+    (
+        lambda: IRPEContextual(3).scores(
+            normal(1, 2, 4, 5), normal(1, 2, 4, 3), PLACES, PLACES
+        ),
+        ValueError,
+        "q must",
+    ),
+    (
+        lambda: IRPEContextual(3).scores(
+            normal(1, 2, 4, 3), normal(2, 4, 3), PLACES, PLACES
+        ),
+        ValueError,
+        "k must",
+    ),
     (lambda: DynamicPositionBias(2, 0), ValueError, "width"),
     (lambda: DynamicPositionBias(2, 3, axes=0), ValueError, "axes"),
-    (lambda: DynamicPositionBias(2, 3)(AT, AT), ValueError, "q_positions must have shape"),
+    (
+        lambda: DynamicPositionBias(2, 3)(AT, AT),
+        ValueError,
+        "q_positions must have shape",
+    ),
     (lambda: DistanceMLPBias(2, 3, depth=0), ValueError, "depth"),
     (lambda: DistanceMLPBias(2, 3, log_distance=1), TypeError, "log_distance"),  # type: ignore[arg-type]
-    (lambda: log_coordinates(PLACES, (2, 2, 2)), ValueError, "offsets must have 3 axes"),
+    (
+        lambda: log_coordinates(PLACES, (2, 2, 2)),
+        ValueError,
+        "offsets must have 3 axes",
+    ),
     (lambda: LogCoordinateBias(2, (7,), hidden=0), ValueError, "hidden"),
     (lambda: LogCoordinateBias(2, (2, 2))(PLACES, AT), ValueError, "k_positions"),
     (
@@ -667,12 +903,36 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"q_positions must be at least 0, or -1 on every",
     ),
-    (lambda: cls_window_index(PLACES, PLACES - 2, (2, 2)), ValueError, r"k_positions must .* got \(-2, -2\)"),
-    (lambda: irpe_rows(PLACES - 1, PLACES), ValueError, r"q_positions must .* got \(-1, 0\)"),
-    (lambda: contextual(normal(2, 2, 4, 3), normal(2, 1, 4, 3), PLACES, PLACES), ValueError, "q and k must agree"),
-    (lambda: contextual(normal(2, 2, 4, 3), normal(1, 2, 4, 3), PLACES, PLACES), ValueError, "q and k must agree"),
-    (lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES[:1], PLACES), ValueError, r"q_positions .* got \(1, 2\)"),
-    (lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES, PLACES[:3]), ValueError, r"k_positions .* got \(3, 2\)"),
+    (
+        lambda: cls_window_index(PLACES, PLACES - 2, (2, 2)),
+        ValueError,
+        r"k_positions must .* got \(-2, -2\)",
+    ),
+    (
+        lambda: irpe_rows(PLACES - 1, PLACES),
+        ValueError,
+        r"q_positions must .* got \(-1, 0\)",
+    ),
+    (
+        lambda: contextual(normal(2, 2, 4, 3), normal(2, 1, 4, 3), PLACES, PLACES),
+        ValueError,
+        "q and k must agree",
+    ),
+    (
+        lambda: contextual(normal(2, 2, 4, 3), normal(1, 2, 4, 3), PLACES, PLACES),
+        ValueError,
+        "q and k must agree",
+    ),
+    (
+        lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES[:1], PLACES),
+        ValueError,
+        r"q_positions .* got \(1, 2\)",
+    ),
+    (
+        lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES, PLACES[:3]),
+        ValueError,
+        r"k_positions .* got \(3, 2\)",
+    ),
 ]
 
 
@@ -695,5 +955,12 @@ def test_biases_read_positions_from_a_mask() -> None:
 def test_grid_wrapper_of_the_examples_is_what_it_says() -> None:
     wrapped = SCHEMES["BEiT"].bias
     assert isinstance(wrapped, OnGrid)
-    assert wrapped.places(arange(6)).tolist() == [[-1, -1], [0, 0], [0, 1], [0, 2], [0, 3], [1, 0]]
+    assert wrapped.places(arange(6)).tolist() == [
+        [-1, -1],
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [0, 3],
+        [1, 0],
+    ]
     assert isinstance(SCHEMES["FIRE"], PositionScheme)

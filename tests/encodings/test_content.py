@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from posenc_lib.attention import attention, attention_weights, causal, real_keys
+from posenc_lib.attention import attention, attention_weights, causal, key_padding_mask
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes
 from posenc_lib.content import (
     DAPE,
@@ -63,13 +63,25 @@ def rounding(x: Tensor, terms: int = 256) -> float:
 # ---- properties, with hidden states for those that need them
 
 
-def hidden(name: str, tokens: Tensor, queries: slice = slice(None), keys: slice = slice(None)) -> dict[str, Tensor]:
+def hidden(
+    name: str, tokens: Tensor, queries: slice = slice(None), keys: slice = slice(None)
+) -> dict[str, Tensor]:
     return {"q_x": tokens[:, queries], "k_x": tokens[:, keys]} if name in HIDDEN else {}
 
 
-def layer(name: str, tokens: Tensor, positions: Tensor, mask: Tensor, queries: slice, keys: slice) -> Tensor:
+def layer(
+    name: str,
+    tokens: Tensor,
+    positions: Tensor,
+    mask: Tensor,
+    queries: slice,
+    keys: slice,
+) -> Tensor:
     """Self-attention on tokens (B, T, WIDTH), whose projections are three fixed matrices."""
-    q, k, v = ((tokens @ normal(HEADS, WIDTH, WIDTH, seed=s)[:, None] / 3).transpose(0, 1) for s in (11, 12, 13))
+    q, k, v = (
+        (tokens @ normal(HEADS, WIDTH, WIDTH, seed=s)[:, None] / 3).transpose(0, 1)
+        for s in (11, 12, 13)
+    )
     return attention(
         q[:, :, queries],
         k[:, :, keys],
@@ -93,8 +105,13 @@ def full(name: str, tokens: Tensor, offset: int = 0) -> Tensor:
 @every_scheme
 def test_positions_do_something(name: str) -> None:
     tokens, at = normal(2, 9, WIDTH), arange(9)
-    q, k, v = ((tokens @ normal(HEADS, WIDTH, WIDTH, seed=s)[:, None] / 3).transpose(0, 1) for s in (11, 12, 13))
-    nope = attention(q, k, v, q_positions=at, k_positions=at, scheme=NOPE, mask=causal(at, at))
+    q, k, v = (
+        (tokens @ normal(HEADS, WIDTH, WIDTH, seed=s)[:, None] / 3).transpose(0, 1)
+        for s in (11, 12, 13)
+    )
+    nope = attention(
+        q, k, v, q_positions=at, k_positions=at, scheme=NOPE, mask=causal(at, at)
+    )
     assert max_error(full(name, tokens), nope) > 1e-2
 
 
@@ -103,9 +120,11 @@ def test_rows_padded_by_different_amounts_then_one_step(name: str) -> None:
     tokens = normal(2, 8, WIDTH)
     real = torch.arange(8) >= torch.tensor([[0], [3]])
     positions = from_mask(real)
-    mask = causal(positions, positions) & real_keys(real)
+    mask = causal(positions, positions) & key_padding_mask(real)
     out = layer(name, tokens, positions, mask, slice(7, 8), ALL)
-    alone = torch.cat((full(name, tokens[:1])[:, :, -1:], full(name, tokens[1:, 3:])[:, :, -1:]))
+    alone = torch.cat(
+        (full(name, tokens[:1])[:, :, -1:], full(name, tokens[1:, 3:])[:, :, -1:])
+    )
     assert max_error(out, alone) <= rounding(out)
 
 
@@ -116,19 +135,46 @@ def test_one_row_of_positions_is_the_batch_with_that_row(name: str) -> None:
     batched = layer(name, tokens, rows, causal(rows, rows), ALL, ALL)
     assert max_error(batched, full(name, tokens)) <= rounding(batched)
     q = normal(3, HEADS, 6, WIDTH)
-    mixed = attention_weights(q, q, q_positions=at, k_positions=rows, scheme=SCHEMES[name], **hidden(name, tokens))
+    mixed = attention_weights(
+        q,
+        q,
+        q_positions=at,
+        k_positions=rows,
+        scheme=SCHEMES[name],
+        **hidden(name, tokens),
+    )
     assert max_error(
-        mixed, attention_weights(q, q, q_positions=rows, k_positions=rows, scheme=SCHEMES[name], **hidden(name, tokens))
+        mixed,
+        attention_weights(
+            q,
+            q,
+            q_positions=rows,
+            k_positions=rows,
+            scheme=SCHEMES[name],
+            **hidden(name, tokens),
+        ),
     ) <= rounding(mixed)
 
 
 @every_scheme
 def test_grouped_keys_are_repeated_keys(name: str) -> None:
-    tokens, at, q, kv = normal(2, 6, WIDTH), arange(6), normal(2, HEADS, 6, WIDTH), normal(2, 2, 6, WIDTH, seed=1)
-    how: dict[str, Any] = {"q_positions": at, "k_positions": at, "scheme": SCHEMES[name], **hidden(name, tokens)}
+    tokens, at, q, kv = (
+        normal(2, 6, WIDTH),
+        arange(6),
+        normal(2, HEADS, 6, WIDTH),
+        normal(2, 2, 6, WIDTH, seed=1),
+    )
+    how: dict[str, Any] = {
+        "q_positions": at,
+        "k_positions": at,
+        "scheme": SCHEMES[name],
+        **hidden(name, tokens),
+    }
     grouped = attention(q, kv, kv, **how)
     repeated = kv.repeat_interleave(2, 1)
-    assert max_error(grouped, attention(q, repeated, repeated, **how)) <= rounding(grouped)
+    assert max_error(grouped, attention(q, repeated, repeated, **how)) <= rounding(
+        grouped
+    )
 
 
 def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
@@ -140,8 +186,16 @@ def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
     tupe = TUPE(4, 3, 2, 3, std=1.0, generator=draw(0))
     cope = CoPE(3, 3)
     nn.init.normal_(cope.table, generator=draw(0))
-    dape = DAPE(2, partial(alibi, slopes=alibi_slopes(2), dtype=torch.float64), hidden=3, generator=draw(0))
-    gate, path = ForgetGate(3, 2, std=1.0, generator=draw(0)), PaTH(3, 2, 3, rank=2, std=1.0, generator=draw(0))
+    dape = DAPE(
+        2,
+        partial(alibi, slopes=alibi_slopes(2), dtype=torch.float64),
+        hidden=3,
+        generator=draw(0),
+    )
+    gate, path = (
+        ForgetGate(3, 2, std=1.0, generator=draw(0)),
+        PaTH(3, 2, 3, rank=2, std=1.0, generator=draw(0)),
+    )
     curves = RelativeLogits(3, 2, 3, rank=2, std=1.0, generator=draw(0))
 
     def shaw_both(q: Tensor, x: Tensor) -> Tensor:
@@ -177,10 +231,14 @@ def test_gradients_of_parameters_and_inputs(name: str) -> None:
     names = [n for n, _ in call.named_parameters()]
 
     def outputs(q: Tensor, x: Tensor, *parameters: Tensor) -> Tensor:
-        return torch.func.functional_call(call, dict(zip(names, parameters, strict=True)), (q, x))
+        return torch.func.functional_call(
+            call, dict(zip(names, parameters, strict=True)), (q, x)
+        )
 
     values = [p.detach().clone().requires_grad_() for p in call.parameters()]
-    q, x = (normal(*shape, seed=5).requires_grad_() for shape in ((1, 2, 4, 3), (1, 4, 3)))
+    q, x = (
+        normal(*shape, seed=5).requires_grad_() for shape in ((1, 2, 4, 3), (1, 4, 3))
+    )
     assert torch.autograd.gradcheck(outputs, (q, x, *values))
     used = torch.autograd.grad(outputs(q, x, *values).square().sum(), values)
     assert all(bool((g != 0).any()) for g in used)
@@ -190,10 +248,17 @@ def test_gradients_of_parameters_and_inputs(name: str) -> None:
 
 
 @settings(deadline=None, max_examples=20, derandomize=True, database=None)
-@given(clip=st.integers(1, 5), queries=st.integers(1, 7), keys=st.integers(1, 7), offset=st.integers(-6, 6))
+@given(
+    clip=st.integers(1, 5),
+    queries=st.integers(1, 7),
+    keys=st.integers(1, 7),
+    offset=st.integers(-6, 6),
+)
 def test_shaw_is_the_equation(clip: int, queries: int, keys: int, offset: int) -> None:
     shaw = Shaw(4, clip, generator=draw(0)).double()
-    q, k, v = (normal(2, 3, n, 4, seed=s) for s, n in ((1, queries), (2, keys), (3, keys)))
+    q, k, v = (
+        normal(2, 3, n, 4, seed=s) for s, n in ((1, queries), (2, keys), (3, keys))
+    )
     m, n = torch.arange(queries) + offset, torch.arange(keys)
     scores, weights = shaw.scores(q, k, m, n), normal(2, 3, queries, keys, seed=4)
     values = shaw.values(weights, v, m, n)
@@ -203,12 +268,19 @@ def test_shaw_is_the_equation(clip: int, queries: int, keys: int, offset: int) -
             c = max(-clip, min(clip, j - (i + offset))) + clip
             expected = (q[:, :, i] * (k[:, :, j] + shaw.key_table[c])).sum(-1)
             assert max_error(scores[:, :, i, j], expected) <= rounding(expected)
-            total = total + weights[:, :, i, j, None] * (v[:, :, j] + shaw.value_table[c])
+            total = total + weights[:, :, i, j, None] * (
+                v[:, :, j] + shaw.value_table[c]
+            )
         assert max_error(values[:, :, i], total) <= rounding(total)
 
 
 def test_bert_forms_are_the_equation() -> None:
-    q, k, table, at = normal(1, 2, 5, 3), normal(1, 2, 5, 3, seed=1), normal(6, 3, seed=2), arange(5)
+    q, k, table, at = (
+        normal(1, 2, 5, 3),
+        normal(1, 2, 5, 3, seed=1),
+        normal(6, 3, seed=2),
+        arange(5),
+    )
     of_query = relative_key_scores(q, k, at, at, table=table, left=2)
     of_both = relative_key_query_scores(q, k, at, at, table=table, left=2)
     for m in range(5):
@@ -220,12 +292,16 @@ def test_bert_forms_are_the_equation() -> None:
             assert max_error(of_both[:, :, m, n], expected) <= rounding(expected)
 
 
-def test_shaw_without_clipping_is_one_vector_for_each_distance_and_with_constant_rows_is_nope() -> None:
+def test_shaw_without_clipping_is_one_vector_for_each_distance_and_with_constant_rows_is_nope() -> (
+    None
+):
     shaw = Shaw(4, 2, generator=draw(0)).double()
     shaw.key_table.data.copy_(shaw.key_table[0].expand(5, -1))
     q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
     difference = shaw.scores(q, k, at, at) - q @ k.mT  # one constant for each row
-    assert max_error(difference, difference[..., :1].expand_as(difference)) <= rounding(difference)
+    assert max_error(difference, difference[..., :1].expand_as(difference)) <= rounding(
+        difference
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -235,7 +311,10 @@ def test_F1_65_shaw_clipping(clip: int, dtype: torch.dtype) -> None:
     for length, offset in itertools.product((1, 2, 6, 33), (0, 5, 100_000)):
         at = arange(length, offset)
         index = clipped_index(at, at, left=clip, right=clip)
-        assert index.tolist() == [[max(-clip, min(clip, n - m)) + clip for n in range(length)] for m in range(length)]
+        assert index.tolist() == [
+            [max(-clip, min(clip, n - m)) + clip for n in range(length)]
+            for m in range(length)
+        ]
         if (clip, length) == (2, 6):
             assert index[0].tolist() == [2, 3, 4, 4, 4, 4]
             assert index[5].tolist() == [0, 0, 0, 0, 1, 2]
@@ -244,8 +323,12 @@ def test_F1_65_shaw_clipping(clip: int, dtype: torch.dtype) -> None:
         scores = shaw.scores(q, q, at, at)
         assert scores.dtype == dtype
         weights = torch.ones(1, 2, length, length)
-        (scores.float().sum() + shaw.values(weights, q.float(), at, at).sum()).backward()
-        reached = (torch.arange(2 * clip + 1) - clip).abs() < length  # some pair falls into the row, ends included
+        (
+            scores.float().sum() + shaw.values(weights, q.float(), at, at).sum()
+        ).backward()
+        reached = (
+            torch.arange(2 * clip + 1) - clip
+        ).abs() < length  # some pair falls into the row, ends included
         for table in (shaw.key_table, shaw.value_table):
             assert table.grad is not None
             assert torch.equal((table.grad != 0).any(-1), reached)
@@ -260,23 +343,36 @@ def test_relative_shift_moves_rows_and_leaves_the_documented_junk() -> None:
         shifted = relative_shift(x)
         for i in range(rows):
             for c in range(columns):
-                beyond = c - (columns - rows + i)  # 1: the zero; 2, 3, …: the next row from its beginning
+                beyond = c - (
+                    columns - rows + i
+                )  # 1: the zero; 2, 3, …: the next row from its beginning
                 if beyond <= 0:
                     expected = x[:, i, c + rows - 1 - i]
                 else:
-                    expected = torch.zeros(2) if beyond == 1 else x[:, i + 1, beyond - 2]
+                    expected = (
+                        torch.zeros(2) if beyond == 1 else x[:, i + 1, beyond - 2]
+                    )
                 assert torch.equal(shifted[:, i, c], expected.double())
 
 
 def test_F1_67_rel_shift() -> None:
     square = torch.arange(1.0, 10).view(3, 3)
     assert relative_shift(square).tolist() == [[3, 0, 4], [5, 6, 0], [7, 8, 9]]
-    assert relative_shift(torch.arange(1.0, 9).view(2, 4)).tolist() == [[2, 3, 4, 0], [5, 6, 7, 8]]
+    assert relative_shift(torch.arange(1.0, 9).view(2, 4)).tolist() == [
+        [2, 3, 4, 0],
+        [5, 6, 7, 8],
+    ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("queries", "memory"), [(1, 0), (3, 0), (1, 5), (4, 3), (7, 16), (9, 1)])
-def test_F1_67_rel_shift_is_a_gather_on_the_causal_part(queries: int, memory: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+)
+@pytest.mark.parametrize(
+    ("queries", "memory"), [(1, 0), (3, 0), (1, 5), (4, 3), (7, 16), (9, 1)]
+)
+def test_F1_67_rel_shift_is_a_gather_on_the_causal_part(
+    queries: int, memory: int, dtype: torch.dtype
+) -> None:
     keys = queries + memory
     x = normal(2, 3, queries, keys).to(dtype)
     m, n = arange(queries, offset=memory), arange(keys)
@@ -284,27 +380,40 @@ def test_F1_67_rel_shift_is_a_gather_on_the_causal_part(queries: int, memory: in
     allowed = causal(m, n)
     gathered = x.gather(-1, column.clamp(max=keys - 1).expand_as(x))
     assert torch.equal(relative_shift(x)[..., allowed], gathered[..., allowed])
-    wide = normal(2, 3, queries, 2 * queries - 1).to(dtype)  # distances on both sides: no junk in the first T columns
+    wide = normal(2, 3, queries, 2 * queries - 1).to(
+        dtype
+    )  # distances on both sides: no junk in the first T columns
     both = queries - 1 - (arange(queries)[:, None] - arange(queries))
     expected = wide.gather(-1, both.expand(2, 3, -1, -1))
     assert torch.equal(relative_shift(wide)[..., :queries], expected)
 
 
-def xl_by_the_equation(xl: TransformerXL, q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> Tensor:
+def xl_by_the_equation(
+    xl: TransformerXL, q: Tensor, k: Tensor, m: Tensor, n: Tensor
+) -> Tensor:
     heads, dim = xl.u.shape
     weight = xl.weight.view(heads, dim, -1)
     scores = q.new_zeros(q.shape[0], heads, q.shape[2], k.shape[2])
     for i in range(q.shape[2]):
         for j in range(k.shape[2]):
             distance = (m[..., i] - n[..., j]).reshape(-1)[:1]
-            r = sinusoidal(distance, xl.dim, xl.base, layout="concatenated", dtype=torch.float64)[0]
+            r = sinusoidal(
+                distance, xl.dim, xl.base, layout="concatenated", dtype=torch.float64
+            )[0]
             wr = weight @ r  # (H, d)
-            terms = (q[:, :, i] * k[:, :, j], q[:, :, i] * wr, xl.u * k[:, :, j], xl.v * wr)
+            terms = (
+                q[:, :, i] * k[:, :, j],
+                q[:, :, i] * wr,
+                xl.u * k[:, :, j],
+                xl.v * wr,
+            )
             scores[:, :, i, j] = sum(term.sum(-1) for term in terms)
     return scores
 
 
-@pytest.mark.parametrize("positions", ["integers", "far", "fractions", "shuffled", "negative"])
+@pytest.mark.parametrize(
+    "positions", ["integers", "far", "fractions", "shuffled", "negative"]
+)
 def test_transformer_xl_is_the_equation(positions: str) -> None:
     xl = TransformerXL(2, 3, 6, base=500.0, std=1.0, generator=draw(0)).double()
     q, k = normal(2, 2, 4, 3), normal(2, 2, 7, 3, seed=1)
@@ -319,20 +428,35 @@ def test_transformer_xl_is_the_equation(positions: str) -> None:
     elif positions == "negative":
         m, n = m - 10, n - 10
     scores, expected = xl.scores(q, k, m, n), xl_by_the_equation(xl, q, k, m, n)
-    angle = EPS * 100_010 if positions == "far" else 0.0  # an angle is rounded once, in proportion to its size
+    angle = (
+        EPS * 100_010 if positions == "far" else 0.0
+    )  # an angle is rounded once, in proportion to its size
     assert max_error(scores, expected) <= rounding(expected) + 50 * angle
 
 
 @pytest.mark.parametrize(("queries", "memory"), [(4, 0), (3, 5), (1, 8)])
-def test_transformer_xl_is_the_shift_of_scores_by_distance(queries: int, memory: int) -> None:
+def test_transformer_xl_is_the_shift_of_scores_by_distance(
+    queries: int, memory: int
+) -> None:
     xl = TransformerXL(2, 3, 6, std=1.0, generator=draw(0)).double()
     keys = queries + memory
-    q, k, m, n = normal(1, 2, queries, 3), normal(1, 2, keys, 3, seed=1), arange(queries, memory), arange(keys)
-    table = sinusoidal(keys - 1 - arange(keys), 6, layout="concatenated", dtype=torch.float64)  # descending distances
-    by_distance = (q + xl.v[:, None]) @ (table @ xl.weight.mT).view(keys, 2, 3).permute(1, 2, 0)
+    q, k, m, n = (
+        normal(1, 2, queries, 3),
+        normal(1, 2, keys, 3, seed=1),
+        arange(queries, memory),
+        arange(keys),
+    )
+    table = sinusoidal(
+        keys - 1 - arange(keys), 6, layout="concatenated", dtype=torch.float64
+    )  # descending distances
+    by_distance = (q + xl.v[:, None]) @ (table @ xl.weight.mT).view(keys, 2, 3).permute(
+        1, 2, 0
+    )
     expected = (q + xl.u[:, None]) @ k.mT + relative_shift(by_distance)
     allowed = causal(m, n)
-    assert max_error(xl.scores(q, k, m, n)[..., allowed], expected[..., allowed]) <= rounding(expected)
+    assert max_error(
+        xl.scores(q, k, m, n)[..., allowed], expected[..., allowed]
+    ) <= rounding(expected)
 
 
 def test_transformer_xl_reduces_to_nope_without_its_parameters() -> None:
@@ -347,7 +471,14 @@ def test_transformer_xl_reduces_to_nope_without_its_parameters() -> None:
 
 
 def deberta_by_the_equation(
-    q: Tensor, k: Tensor, m: Sequence[int], n: Sequence[int], keys: Tensor, queries: Tensor, delta: Any, third: Any
+    q: Tensor,
+    k: Tensor,
+    m: Sequence[int],
+    n: Sequence[int],
+    keys: Tensor,
+    queries: Tensor,
+    delta: Any,
+    third: Any,
 ) -> Tensor:
     rows = []
     for i, a in enumerate(m):
@@ -362,12 +493,17 @@ def deberta_by_the_equation(
 
 
 @pytest.mark.parametrize("span", [1, 2, 4, 9])
-@pytest.mark.parametrize(("queries", "keys", "offset"), [(5, 5, 0), (1, 8, 7), (3, 6, 2), (6, 3, 0)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset"), [(5, 5, 0), (1, 8, 7), (3, 6, 2), (6, 3, 0)]
+)
 def test_deberta_is_the_equation_for_any_number_of_queries_and_keys(
     span: int, queries: int, keys: int, offset: int
 ) -> None:
     q, k = normal(2, 3, queries, 4), normal(2, 3, keys, 4, seed=1)
-    tables = {name: normal(3, 2 * span, 4, seed=s) for s, name in ((2, "position_keys"), (3, "position_queries"))}
+    tables = {
+        name: normal(3, 2 * span, 4, seed=s)
+        for s, name in ((2, "position_keys"), (3, "position_queries"))
+    }
     m, n = arange(queries, offset), arange(keys)
 
     def delta(a: int, b: int) -> int:
@@ -378,7 +514,9 @@ def test_deberta_is_the_equation_for_any_number_of_queries_and_keys(
 
     for function, third in ((deberta_scores, turned), (deberta_released_scores, delta)):
         scores = function(q, k, m, n, **tables)
-        expected = deberta_by_the_equation(q, k, m.tolist(), n.tolist(), *tables.values(), delta, third)
+        expected = deberta_by_the_equation(
+            q, k, m.tolist(), n.tolist(), *tables.values(), delta, third
+        )
         assert max_error(scores, expected) <= rounding(expected)
 
 
@@ -386,16 +524,23 @@ def test_the_paper_and_the_released_code_differ_in_the_third_term_alone() -> Non
     q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
     keys, queries = normal(2, 16, 4, seed=2), normal(2, 16, 4, seed=3)
     paper = deberta_scores(q, k, at, at, position_keys=keys, position_queries=queries)
-    code = deberta_released_scores(q, k, at, at, position_keys=keys, position_queries=queries)
+    code = deberta_released_scores(
+        q, k, at, at, position_keys=keys, position_queries=queries
+    )
     assert max_error(paper, code) > 0.1
-    # Inside the span, δ(n, m) = 2K − δ(m, n): the paper's score is the code's with the rows turned round.
+    # Inside the span, δ(n, m) = 2K − δ(m, n): the paper's score is the code's with the
+    # rows turned round.
     turned = queries.flip(1).roll(1, 1)
-    code = deberta_released_scores(q, k, at, at, position_keys=keys, position_queries=turned)
+    code = deberta_released_scores(
+        q, k, at, at, position_keys=keys, position_queries=turned
+    )
     assert max_error(paper, code) <= rounding(paper)
     none = torch.zeros_like(queries)
     assert torch.equal(
         deberta_scores(q, k, at, at, position_keys=keys, position_queries=none),
-        deberta_released_scores(q, k, at, at, position_keys=keys, position_queries=none),
+        deberta_released_scores(
+            q, k, at, at, position_keys=keys, position_queries=none
+        ),
     )
 
 
@@ -420,11 +565,18 @@ def exact_bucket(r: int, buckets: int, furthest: int) -> int:
     return int(math.copysign(min(buckets, half + j), r))
 
 
-@pytest.mark.parametrize(("buckets", "furthest"), [(4, 4), (4, 33), (6, 13), (8, 64), (16, 17), (32, 128), (32, 511)])
-def test_deberta_log_bucket_is_the_formula_in_rationals(buckets: int, furthest: int) -> None:
+@pytest.mark.parametrize(
+    ("buckets", "furthest"),
+    [(4, 4), (4, 33), (6, 13), (8, 64), (16, 17), (32, 128), (32, 511)],
+)
+def test_deberta_log_bucket_is_the_formula_in_rationals(
+    buckets: int, furthest: int
+) -> None:
     distance = torch.arange(-furthest - 20, furthest + 21)
     bucket = deberta_log_bucket(distance, num_buckets=buckets, max_distance=furthest)
-    assert bucket.tolist() == [exact_bucket(int(r), buckets, furthest) for r in distance]
+    assert bucket.tolist() == [
+        exact_bucket(int(r), buckets, furthest) for r in distance
+    ]
 
 
 def test_F1_69_deberta_bucket() -> None:
@@ -434,44 +586,70 @@ def test_F1_69_deberta_bucket() -> None:
         distances = arange(length)
         bucket = deberta_log_bucket(distances, num_buckets=256, max_distance=512)
         assert all(int(bucket[r]) == value for r, value in right.items() if r < length)
-        assert torch.equal(deberta_log_bucket(-distances, num_buckets=256, max_distance=512), -bucket)
+        assert torch.equal(
+            deberta_log_bucket(-distances, num_buckets=256, max_distance=512), -bucket
+        )
         assert bool((bucket.diff() >= 0).all())
     for dtype in (torch.int64, torch.int32, torch.int16):
         short = torch.tensor(list(right), dtype=dtype)
-        assert deberta_log_bucket(short, num_buckets=256, max_distance=512).tolist() == list(right.values())
+        assert deberta_log_bucket(
+            short, num_buckets=256, max_distance=512
+        ).tolist() == list(right.values())
     at = arange(400, offset=1_000_000)
-    tables = {name: normal(1, 512, 2, seed=s) for s, name in ((2, "position_keys"), (3, "position_queries"))}
+    tables = {
+        name: normal(1, 512, 2, seed=s)
+        for s, name in ((2, "position_keys"), (3, "position_queries"))
+    }
     q = normal(1, 1, 400, 2)
     scores = deberta_v2_scores(q, q, at, at, **tables, max_distance=512)
-    short = deberta_v2_scores(q[:, :, 200:], q[:, :, :201], at[200:], at[:201], **tables, max_distance=512)
+    short = deberta_v2_scores(
+        q[:, :, 200:], q[:, :, :201], at[200:], at[:201], **tables, max_distance=512
+    )
     assert max_error(scores[:, :, 200:, :201], short) <= rounding(scores)
 
 
-@pytest.mark.parametrize(("queries", "keys", "offset"), [(1, 25, 24), (25, 1, 0), (4, 30, 12)])
-def test_deberta_v2_is_the_equation_on_both_sides_beyond_the_last_bucket(queries: int, keys: int, offset: int) -> None:
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset"), [(1, 25, 24), (25, 1, 0), (4, 30, 12)]
+)
+def test_deberta_v2_is_the_equation_on_both_sides_beyond_the_last_bucket(
+    queries: int, keys: int, offset: int
+) -> None:
     q, k, span, furthest = normal(1, 2, queries, 4), normal(1, 2, keys, 4, seed=1), 6, 9
-    tables = {name: normal(2, 2 * span, 4, seed=s) for s, name in ((2, "position_keys"), (3, "position_queries"))}
+    tables = {
+        name: normal(2, 2 * span, 4, seed=s)
+        for s, name in ((2, "position_keys"), (3, "position_queries"))
+    }
     m, n = arange(queries, offset), arange(keys)
 
     def delta(a: int, b: int) -> int:
         return max(0, min(2 * span - 1, exact_bucket(a - b, span, furthest) + span))
 
     scores = deberta_v2_scores(q, k, m, n, **tables, max_distance=furthest)
-    expected = deberta_by_the_equation(q, k, m.tolist(), n.tolist(), *tables.values(), delta, delta)
+    expected = deberta_by_the_equation(
+        q, k, m.tolist(), n.tolist(), *tables.values(), delta, delta
+    )
     assert max_error(scores, expected) <= rounding(expected)
 
 
-def test_deberta_v2_with_a_span_that_holds_every_distance_is_the_released_score() -> None:
+def test_deberta_v2_with_a_span_that_holds_every_distance_is_the_released_score() -> (
+    None
+):
     q, at = normal(1, 2, 8, 4), arange(8)
-    tables = {name: normal(2, 32, 4, seed=s) for s, name in ((2, "position_keys"), (3, "position_queries"))}
+    tables = {
+        name: normal(2, 32, 4, seed=s)
+        for s, name in ((2, "position_keys"), (3, "position_queries"))
+    }
     assert torch.equal(
-        deberta_v2_scores(q, q, at, at, **tables, max_distance=100), deberta_released_scores(q, q, at, at, **tables)
+        deberta_v2_scores(q, q, at, at, **tables, max_distance=100),
+        deberta_released_scores(q, q, at, at, **tables),
     )
 
 
 def test_deberta_index_has_the_ends_of_the_paper() -> None:
     at = torch.arange(-9, 10)
-    index = deberta_index(at, torch.zeros(1, dtype=torch.int64), 4)[:, 0]  # distances −9 … 9
+    index = deberta_index(at, torch.zeros(1, dtype=torch.int64), 4)[
+        :, 0
+    ]  # distances −9 … 9
     assert index.tolist() == [0] * 6 + list(range(1, 8)) + [7] * 6
 
 
@@ -490,7 +668,9 @@ def test_tupe_is_the_equation() -> None:
                 q = tupe.query_weight.view(3, 4, 5)[h] @ tupe.table[a]
                 k = tupe.key_weight.view(3, 4, 5)[h] @ tupe.table[b]
                 free = (q @ k) / math.sqrt(2 * 4)
-                expected = tupe.theta[0, h] if a == 0 else tupe.theta[1, h] if b == 0 else free
+                expected = (
+                    tupe.theta[0, h] if a == 0 else tupe.theta[1, h] if b == 0 else free
+                )
                 assert max_error(bias[0, h, i, j], expected) <= rounding(expected)
 
 
@@ -498,7 +678,14 @@ def test_tupe_r_resets_the_sum_and_is_what_the_released_code_can_do() -> None:
     tupe = TUPE(9, 5, 2, 4, std=1.0, generator=draw(0)).double()
     nn.init.normal_(tupe.theta, generator=draw(1))
     t5, at = (
-        T5Bias(2, bidirectional=True, std=1.0, num_buckets=8, max_distance=16, generator=draw(2)).double(),
+        T5Bias(
+            2,
+            bidirectional=True,
+            std=1.0,
+            num_buckets=8,
+            max_distance=16,
+            generator=draw(2),
+        ).double(),
         arange(9),
     )
     paper = untie_cls(tupe.correlation(at, at) + t5(at, at), at, at, tupe.theta)
@@ -506,7 +693,9 @@ def test_tupe_r_resets_the_sum_and_is_what_the_released_code_can_do() -> None:
     assert torch.equal(paper[:, :, 1:, 1:], free[:, :, 1:, 1:])
     assert torch.equal(paper[0, :, 0], tupe.theta[0][:, None].expand(2, 9))
     assert torch.equal(paper[0, :, 1:, 0], tupe.theta[1][:, None].expand(2, 8))
-    after = tupe(at, at) + t5(at, at)  # reset first, then b: [CLS] would still see the distance
+    after = tupe(at, at) + t5(
+        at, at
+    )  # reset first, then b: [CLS] would still see the distance
     assert max_error(after[:, :, 0], after[:, :, 0, :1].expand(1, 2, 9)) > 0.1
 
 
@@ -533,7 +722,9 @@ def test_cope_is_the_equation(keys: int, queries: int, rows: int) -> None:
     for i, a in enumerate(m.tolist()):
         for j in range(a + 1):
             for h in range(2):
-                gates = [torch.sigmoid(q[0, h, i] @ k[0, h, t]) for t in range(j, a + 1)]
+                gates = [
+                    torch.sigmoid(q[0, h, i] @ k[0, h, t]) for t in range(j, a + 1)
+                ]
                 p = min(float(sum(gates)), rows - 1)
                 low, high = math.floor(p), math.ceil(p)
                 e = (1 - (p - low)) * cope.table[low] + (p - low) * cope.table[high]
@@ -541,26 +732,40 @@ def test_cope_is_the_equation(keys: int, queries: int, rows: int) -> None:
                 assert max_error(scores[0, h, i, j], expected) <= rounding(expected)
 
 
-def test_cope_with_open_gates_counts_distances_and_future_keys_are_never_counted() -> None:
+def test_cope_with_open_gates_counts_distances_and_future_keys_are_never_counted() -> (
+    None
+):
     at = arange(7)
-    counts = contextual_positions(torch.full((1, 1, 7, 7), 100.0, dtype=torch.float64), at, at)
+    counts = contextual_positions(
+        torch.full((1, 1, 7, 7), 100.0, dtype=torch.float64), at, at
+    )
     assert torch.equal(counts[0, 0], (at[:, None] - at + 1).clamp(min=0).double())
     logits = normal(1, 2, 7, 7)
     future = ~causal(at, at)
     changed = logits.masked_fill(future, 50.0)
-    assert torch.equal(contextual_positions(logits, at, at), contextual_positions(changed, at, at))
+    assert torch.equal(
+        contextual_positions(logits, at, at), contextual_positions(changed, at, at)
+    )
     naive = changed.sigmoid().flip(-1).cumsum(-1).flip(-1)  # a sigmoid before the mask
     assert max_error(naive, contextual_positions(changed, at, at)) > 1
     cope = CoPE(3, 9).double()
     nn.init.normal_(cope.table, generator=draw(0))
     q = normal(1, 1, 7, 3)
-    relative_form = relative_key_scores(q, torch.zeros_like(q), at, at, table=cope.table.flip(0), left=8)
-    shifted = cope.interpolate(q, (counts - 1).clamp(min=0))  # distance m − n, as a relative encoding has it
-    assert max_error(shifted[..., ~future], relative_form[..., ~future]) <= rounding(shifted)
+    relative_form = relative_key_scores(
+        q, torch.zeros_like(q), at, at, table=cope.table.flip(0), left=8
+    )
+    shifted = cope.interpolate(
+        q, (counts - 1).clamp(min=0)
+    )  # distance m − n, as a relative encoding has it
+    assert max_error(shifted[..., ~future], relative_form[..., ~future]) <= rounding(
+        shifted
+    )
 
 
 def test_a_position_that_does_not_grow_begins_a_new_document() -> None:
-    at = torch.tensor([4, 5, 5, 6])  # two documents: the second begins where the first ends
+    at = torch.tensor(
+        [4, 5, 5, 6]
+    )  # two documents: the second begins where the first ends
     gates = torch.full((1, 1, 4, 4), 100.0, dtype=torch.float64)
     counts = contextual_positions(gates, at, at)[0, 0]
     assert counts[1, :2].tolist() == [2, 1]
@@ -568,9 +773,13 @@ def test_a_position_that_does_not_grow_begins_a_new_document() -> None:
     q = normal(1, 1, 4, 3)
     w, beta = unit(normal(1, 1, 4, 3, seed=1)), torch.ones(1, 1, 4, dtype=torch.float64)
     scores = path_scores(q, q, at, at, w=w, beta=beta)
-    alone = path_scores(q[:, :, 2:], q[:, :, 2:], at[2:], at[2:], w=w[:, :, 2:], beta=beta[:, :, 2:])
+    alone = path_scores(
+        q[:, :, 2:], q[:, :, 2:], at[2:], at[2:], w=w[:, :, 2:], beta=beta[:, :, 2:]
+    )
     assert max_error(scores[:, :, 2:, 2:], alone) <= rounding(scores)
-    alone = path_scores(q[:, :, :2], q[:, :, :2], at[:2], at[:2], w=w[:, :, :2], beta=beta[:, :, :2])
+    alone = path_scores(
+        q[:, :, :2], q[:, :, :2], at[:2], at[:2], w=w[:, :, :2], beta=beta[:, :, :2]
+    )
     assert max_error(scores[:, :, :2, :2], alone) <= rounding(scores)
 
 
@@ -587,7 +796,9 @@ def test_cope_takes_counts_that_rounding_moved_out_of_range() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 def test_path_sums_of_narrow_positions_stop_at_documents(dtype: torch.dtype) -> None:
     steps, m = normal(1, 2, 5), torch.tensor([0, 1, 2, 0, 1])
-    assert torch.equal(path_sums(steps, m.to(dtype), m.to(dtype)), path_sums(steps, m, m))
+    assert torch.equal(
+        path_sums(steps, m.to(dtype), m.to(dtype)), path_sums(steps, m, m)
+    )
 
 
 def test_cope_begins_at_nope_and_passes_gradient_to_the_gates() -> None:
@@ -611,10 +822,15 @@ def test_forget_gate_is_the_equation(queries: int, keys: int) -> None:
     bias = gate(m, n, k_x=x)
     for b in range(2):
         for h in range(2):
-            logs = [torch.log(torch.sigmoid(gate.weight[h] @ x[b, t] + gate.bias[h])) for t in range(keys)]
+            logs = [
+                torch.log(torch.sigmoid(gate.weight[h] @ x[b, t] + gate.bias[h]))
+                for t in range(keys)
+            ]
             for i, a in enumerate(m.tolist()):
                 for j in range(a + 1):
-                    expected = sum(logs[j + 1 : a + 1], torch.zeros((), dtype=torch.float64))
+                    expected = sum(
+                        logs[j + 1 : a + 1], torch.zeros((), dtype=torch.float64)
+                    )
                     assert max_error(bias[b, h, i, j], expected) <= rounding(expected)
 
 
@@ -625,7 +841,10 @@ def test_a_constant_gate_is_alibi() -> None:
     gate.bias.data.copy_(-torch.log(torch.expm1(slopes)))  # log σ(b) = −slope
     m, n = arange(5, 7), arange(12)
     allowed = causal(m, n)
-    bias, expected = gate(m, n, k_x=normal(1, 12, 3)), alibi(m, n, slopes, dtype=torch.float64)
+    bias, expected = (
+        gate(m, n, k_x=normal(1, 12, 3)),
+        alibi(m, n, slopes, dtype=torch.float64),
+    )
     assert max_error(bias[..., allowed], expected[..., allowed]) <= rounding(expected)
 
 
@@ -649,7 +868,9 @@ def test_sums_in_sixteen_bits_are_computed_in_float32() -> None:
 # ---- PaTH
 
 
-def path_by_the_equation(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, m: Sequence[int]) -> Tensor:
+def path_by_the_equation(
+    q: Tensor, k: Tensor, w: Tensor, beta: Tensor, m: Sequence[int]
+) -> Tensor:
     """k_nᵀ H_{n+1} ⋯ H_m q_m with the matrices multiplied out; keys at 0, 1, 2, …"""
     dim = q.shape[-1]
     scores = q @ k.mT
@@ -660,7 +881,8 @@ def path_by_the_equation(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, m: Seque
                     product = torch.eye(dim, dtype=torch.float64)
                     for t in range(n + 1, a + 1):
                         product = product @ (
-                            torch.eye(dim, dtype=torch.float64) - beta[b, h, t] * torch.outer(w[b, h, t], w[b, h, t])
+                            torch.eye(dim, dtype=torch.float64)
+                            - beta[b, h, t] * torch.outer(w[b, h, t], w[b, h, t])
                         )
                     scores[b, h, i, n] = k[b, h, n] @ product @ q[b, h, i]
     return scores
@@ -672,11 +894,19 @@ def unit(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (7, 7), (1, 8), (3, 8)])
 @pytest.mark.parametrize("dim", [2, 5])
-def test_path_is_the_product_of_reflections_in_the_papers_order(queries: int, keys: int, dim: int) -> None:
+def test_path_is_the_product_of_reflections_in_the_papers_order(
+    queries: int, keys: int, dim: int
+) -> None:
     q, k = normal(2, 2, queries, dim), normal(2, 2, keys, dim, seed=1)
-    w, beta = unit(normal(2, 2, keys, dim, seed=2)), 2 * normal(2, 2, keys, seed=3).sigmoid()
+    w, beta = (
+        unit(normal(2, 2, keys, dim, seed=2)),
+        2 * normal(2, 2, keys, seed=3).sigmoid(),
+    )
     m, n = arange(queries, keys - queries), arange(keys)
-    scores, expected = path_scores(q, k, m, n, w=w, beta=beta), path_by_the_equation(q, k, w, beta, m.tolist())
+    scores, expected = (
+        path_scores(q, k, m, n, w=w, beta=beta),
+        path_by_the_equation(q, k, w, beta, m.tolist()),
+    )
     allowed = causal(m, n)
     assert max_error(scores[..., allowed], expected[..., allowed]) <= rounding(expected)
     if queries > 1:  # the other order is another score, so the test above can tell
@@ -689,7 +919,8 @@ def test_path_identities() -> None:
     w = unit(normal(1, 2, 6, 4, seed=2))
     still = path_scores(q, k, at, at, w=w, beta=torch.zeros(1, 2, 6).double())
     assert torch.equal(still, q @ k.mT)  # β = 0: NoPE
-    # β = 2 is a reflection: two in a row along one w undo each other, so key n meets H^(m−n), of parity m − n.
+    # β = 2 is a reflection: two in a row along one w undo each other, so key n meets
+    # H^(m−n), of parity m − n.
     same = w[:, :, :1].expand_as(w)
     scores = path_scores(q, k, at, at, w=same, beta=torch.full((1, 2, 6), 2.0).double())
     mirrored = (q - 2 * (q * same).sum(-1, keepdim=True) * same) @ k.mT
@@ -699,7 +930,9 @@ def test_path_identities() -> None:
     assert max_error(scores[..., allowed], expected[..., allowed]) <= rounding(expected)
     # β = 1 forgets: what lies along w is gone after one step and stays gone.
     scores = path_scores(q, same, at, at, w=same, beta=torch.ones(1, 2, 6).double())
-    assert float(scores[..., allowed & (at[:, None] > at)].abs().max()) <= rounding(scores)
+    assert float(scores[..., allowed & (at[:, None] > at)].abs().max()) <= rounding(
+        scores
+    )
 
 
 def test_path_weights_are_reflections_of_every_hidden_state() -> None:
@@ -719,7 +952,9 @@ def test_path_weights_are_reflections_of_every_hidden_state() -> None:
 # ---- relative logits, DAPE
 
 
-@pytest.mark.parametrize(("queries", "keys", "extent"), [(6, 6, 3), (2, 9, 4), (5, 5, 20)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "extent"), [(6, 6, 3), (2, 9, 4), (5, 5, 20)]
+)
 def test_relative_logits_are_the_equation(queries: int, keys: int, extent: int) -> None:
     module = RelativeLogits(5, 2, extent, rank=3, std=1.0, generator=draw(0)).double()
     x, m = normal(2, queries, 5), arange(queries, keys - queries)
@@ -729,7 +964,11 @@ def test_relative_logits_are_the_equation(queries: int, keys: int, extent: int) 
             for h in range(2):
                 mix = module.weight.view(2, 3, 5)[h] @ x[1, i]
                 inside = 0 <= a - j < extent
-                expected = mix @ module.curves[:, a - j] if inside else torch.zeros((), dtype=torch.float64)
+                expected = (
+                    mix @ module.curves[:, a - j]
+                    if inside
+                    else torch.zeros((), dtype=torch.float64)
+                )
                 assert max_error(bias[1, h, i, j], expected) <= rounding(expected)
 
 
@@ -737,7 +976,9 @@ def test_relative_logits_are_shaws_key_term_with_a_query_of_their_own() -> None:
     module = RelativeLogits(5, 2, 7, rank=3, std=1.0, generator=draw(0)).double()
     x, at = normal(1, 7, 5), arange(7)
     mix = (x @ module.weight.mT).view(1, 7, 2, 3).transpose(1, 2)
-    shaw = relative_key_scores(mix, torch.zeros_like(mix), at, at, table=module.curves.mT.flip(0), left=6)
+    shaw = relative_key_scores(
+        mix, torch.zeros_like(mix), at, at, table=module.curves.mT.flip(0), left=6
+    )
     allowed, bias = causal(at, at), module(at, at, q_x=x)
     assert max_error(bias[..., allowed], shaw[..., allowed]) <= rounding(bias)
 
@@ -753,7 +994,10 @@ def test_dape_is_the_equation_and_without_its_network_is_the_bias_alone() -> Non
     scores = dape.scores(q, k, at, at)
     for m in range(4):
         for n in range(4):
-            a, b = (q[0, :, m] * k[0, :, n]).sum(-1) / math.sqrt(3), prior(at, at)[0, :, m, n]
+            a, b = (
+                (q[0, :, m] * k[0, :, n]).sum(-1) / math.sqrt(3),
+                prior(at, at)[0, :, m, n],
+            )
             inner = dape.weight1 @ torch.cat((a, b)) + dape.bias1
             inner = torch.where(inner > 0, inner, 0.01 * inner)
             expected = a + b + dape.weight2 @ inner + dape.bias2
@@ -761,7 +1005,9 @@ def test_dape_is_the_equation_and_without_its_network_is_the_bias_alone() -> Non
     dape.weight2.data.zero_()
     dape.bias2.data.zero_()
     how: dict[str, Any] = {"q_positions": at, "k_positions": at}
-    adapted = attention_weights(q, k, **how, scheme=PositionScheme("DAPE", scores=dape.scores, scale=1.0))
+    adapted = attention_weights(
+        q, k, **how, scheme=PositionScheme("DAPE", scores=dape.scores, scale=1.0)
+    )
     plain = attention_weights(q, k, **how, scheme=PositionScheme("ALiBi", bias=prior))
     assert max_error(adapted, plain) <= rounding(plain)
 
@@ -774,23 +1020,50 @@ def test_only_parameters_are_state_and_draws_repeat(name: str) -> None:
     module, other = small_modules()[name][0], small_modules()[name][0]
     assert not list(module.buffers())
     assert set(module.state_dict()) == {n for n, _ in module.named_parameters()}
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(module.parameters(), other.parameters(), strict=True)
+    )
 
 
 AT, Q = arange(3), torch.ones(1, 2, 3, 4)
 TABLES = {"position_keys": torch.ones(2, 8, 4), "position_queries": torch.ones(2, 8, 4)}
 MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "q of integers": (lambda: Shaw(4, 2).scores(Q.long(), Q, AT, AT), TypeError, "q must"),
-    "q of three axes": (lambda: Shaw(4, 2).scores(Q[0], Q, AT, AT), ValueError, "q must"),
-    "grouped keys outside attention": (lambda: Shaw(4, 2).scores(Q, Q[:, :1], AT, AT), ValueError, "q and k must"),
-    "too few positions": (lambda: Shaw(4, 2).scores(Q, Q, AT[:2], AT), ValueError, "q_positions must"),
-    "too many key positions": (lambda: Shaw(4, 2).scores(Q, Q, AT, arange(4)), ValueError, "k_positions must"),
+    "q of integers": (
+        lambda: Shaw(4, 2).scores(Q.long(), Q, AT, AT),
+        TypeError,
+        "q must",
+    ),
+    "q of three axes": (
+        lambda: Shaw(4, 2).scores(Q[0], Q, AT, AT),
+        ValueError,
+        "q must",
+    ),
+    "grouped keys outside attention": (
+        lambda: Shaw(4, 2).scores(Q, Q[:, :1], AT, AT),
+        ValueError,
+        "q and k must",
+    ),
+    "too few positions": (
+        lambda: Shaw(4, 2).scores(Q, Q, AT[:2], AT),
+        ValueError,
+        "q_positions must",
+    ),
+    "too many key positions": (
+        lambda: Shaw(4, 2).scores(Q, Q, AT, arange(4)),
+        ValueError,
+        "k_positions must",
+    ),
     "positions of another batch": (
         lambda: Shaw(4, 2).scores(Q, Q, AT.expand(2, -1), AT),
         ValueError,
         "q_positions must",
     ),
-    "fractional distance": (lambda: Shaw(4, 2).scores(Q, Q, AT.float(), AT), TypeError, "must be integers"),
+    "fractional distance": (
+        lambda: Shaw(4, 2).scores(Q, Q, AT.float(), AT),
+        TypeError,
+        "must be integers",
+    ),
     "clip 0": (lambda: Shaw(4, 0), ValueError, "clip must"),
     "clip a float": (lambda: Shaw(4, 2.0), TypeError, "clip must"),  # type: ignore[arg-type]
     "head_dim 0": (lambda: Shaw(0, 2), ValueError, "head_dim must"),
@@ -804,64 +1077,125 @@ MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "left must",
     ),
-    "negative left": (lambda: clipped_index(AT, AT, left=-1, right=1), ValueError, "left must"),
-    "negative right": (lambda: clipped_index(AT, AT, left=1, right=-1), ValueError, "right must"),
+    "negative left": (
+        lambda: clipped_index(AT, AT, left=-1, right=1),
+        ValueError,
+        "left must",
+    ),
+    "negative right": (
+        lambda: clipped_index(AT, AT, left=1, right=-1),
+        ValueError,
+        "right must",
+    ),
     "values of another width": (
-        lambda: Shaw(4, 2).values(torch.ones(1, 2, 3, 3), torch.ones(1, 2, 3, 5), AT, AT),
+        lambda: Shaw(4, 2).values(
+            torch.ones(1, 2, 3, 3), torch.ones(1, 2, 3, 5), AT, AT
+        ),
         ValueError,
         "v must",
     ),
     "shift of a vector": (lambda: relative_shift(torch.ones(3)), ValueError, "x must"),
-    "shift of integers": (lambda: relative_shift(torch.ones(3, 3, dtype=torch.int64)), TypeError, "x must"),
-    "shift with too few columns": (lambda: relative_shift(torch.ones(4, 3)), ValueError, "x must"),
+    "shift of integers": (
+        lambda: relative_shift(torch.ones(3, 3, dtype=torch.int64)),
+        TypeError,
+        "x must",
+    ),
+    "shift with too few columns": (
+        lambda: relative_shift(torch.ones(4, 3)),
+        ValueError,
+        "x must",
+    ),
     "odd sinusoid": (lambda: TransformerXL(2, 4, 5), ValueError, "dim must be even"),
     "base 0": (lambda: TransformerXL(2, 4, 6, base=0.0), ValueError, "base must"),
     "std 0": (lambda: TransformerXL(2, 4, 6, std=0.0), ValueError, "std must"),
-    "other heads": (lambda: TransformerXL(3, 4, 6).scores(Q, Q, AT, AT), ValueError, "q must"),
+    "other heads": (
+        lambda: TransformerXL(3, 4, 6).scores(Q, Q, AT, AT),
+        ValueError,
+        "q must",
+    ),
     "span 0": (lambda: deberta_index(AT, AT, 0), ValueError, "span must"),
     "float distances": (
         lambda: deberta_log_bucket(torch.ones(3), num_buckets=8, max_distance=16),
         TypeError,
         "distance must",
     ),
-    "odd buckets": (lambda: deberta_log_bucket(AT, num_buckets=7, max_distance=16), ValueError, "num_buckets must"),
-    "two buckets": (lambda: deberta_log_bucket(AT, num_buckets=2, max_distance=16), ValueError, "num_buckets must"),
+    "odd buckets": (
+        lambda: deberta_log_bucket(AT, num_buckets=7, max_distance=16),
+        ValueError,
+        "num_buckets must",
+    ),
+    "two buckets": (
+        lambda: deberta_log_bucket(AT, num_buckets=2, max_distance=16),
+        ValueError,
+        "num_buckets must",
+    ),
     "max_distance inside the exact part": (
         lambda: deberta_log_bucket(AT, num_buckets=8, max_distance=5),
         ValueError,
         "max_distance must",
     ),
     "odd table": (
-        lambda: deberta_scores(Q, Q, AT, AT, **TABLES | {"position_keys": torch.ones(2, 7, 4)}),
+        lambda: deberta_scores(
+            Q, Q, AT, AT, **TABLES | {"position_keys": torch.ones(2, 7, 4)}
+        ),
         ValueError,
         "position_keys must",
     ),
     "tables of different length": (
-        lambda: deberta_released_scores(Q, Q, AT, AT, **TABLES | {"position_queries": torch.ones(2, 6, 4)}),
+        lambda: deberta_released_scores(
+            Q, Q, AT, AT, **TABLES | {"position_queries": torch.ones(2, 6, 4)}
+        ),
         ValueError,
         "position_keys and position_queries",
     ),
     "table of other heads": (
-        lambda: deberta_v2_scores(Q, Q, AT, AT, **TABLES | {"position_queries": torch.ones(3, 8, 4)}, max_distance=9),
+        lambda: deberta_v2_scores(
+            Q,
+            Q,
+            AT,
+            AT,
+            **TABLES | {"position_queries": torch.ones(3, 8, 4)},
+            max_distance=9,
+        ),
         ValueError,
         "position_queries must",
     ),
-    "position past the table": (lambda: TUPE(3, 4, 2, 4)(AT, arange(4)), ValueError, "k_positions must lie in 0 … 2"),
-    "negative position": (lambda: TUPE(3, 4, 2, 4)(AT - 1, AT), ValueError, "q_positions must lie in 0 … 2"),
-    "fractional position": (lambda: TUPE(3, 4, 2, 4)(AT.double(), AT), TypeError, "must be integers"),
+    "position past the table": (
+        lambda: TUPE(3, 4, 2, 4)(AT, arange(4)),
+        ValueError,
+        "k_positions must lie in 0 … 2",
+    ),
+    "negative position": (
+        lambda: TUPE(3, 4, 2, 4)(AT - 1, AT),
+        ValueError,
+        "q_positions must lie in 0 … 2",
+    ),
+    "fractional position": (
+        lambda: TUPE(3, 4, 2, 4)(AT.double(), AT),
+        TypeError,
+        "must be integers",
+    ),
     "theta of another shape": (
         lambda: untie_cls(torch.ones(1, 2, 3, 3), AT, AT, torch.ones(2, 3)),
         ValueError,
         "theta must",
     ),
     "no positions to count": (lambda: CoPE(4, 0), ValueError, "num_positions must"),
-    "channels CoPE doesn't have": (lambda: CoPE(3, 5).scores(Q, Q, AT, AT), ValueError, "q must"),
+    "channels CoPE doesn't have": (
+        lambda: CoPE(3, 5).scores(Q, Q, AT, AT),
+        ValueError,
+        "q must",
+    ),
     "gates of three axes": (
         lambda: contextual_positions(torch.ones(2, 3, 3), AT, AT),
         ValueError,
         "gate_logits must",
     ),
-    "no hidden states": (lambda: ForgetGate(4, 2)(AT, AT), TypeError, "k_x must be given"),
+    "no hidden states": (
+        lambda: ForgetGate(4, 2)(AT, AT),
+        TypeError,
+        "k_x must be given",
+    ),
     "hidden states of another width": (
         lambda: ForgetGate(4, 2)(AT, AT, k_x=torch.ones(1, 3, 5)),
         ValueError,
@@ -873,7 +1207,9 @@ MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "k_positions must",
     ),
     "a key missing": (
-        lambda: path_sums(torch.ones(1, 1, 3), torch.tensor([4]), torch.tensor([0, 1, 4])),
+        lambda: path_sums(
+            torch.ones(1, 1, 3), torch.tensor([4]), torch.tensor([0, 1, 4])
+        ),
         ValueError,
         "jump after 1",
     ),
@@ -883,12 +1219,16 @@ MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "q_positions must .* got 3",
     ),
     "a query that is no key of its row": (
-        lambda: path_sums(torch.ones(2, 1, 3), torch.tensor([[2], [2]]), torch.stack((AT, AT + 3))),
+        lambda: path_sums(
+            torch.ones(2, 1, 3), torch.tensor([[2], [2]]), torch.stack((AT, AT + 3))
+        ),
         ValueError,
         "q_positions must .* got 2",
     ),
     "w of another shape": (
-        lambda: path_scores(Q, Q, AT, AT, w=torch.ones(1, 2, 3, 5), beta=torch.ones(1, 2, 3)),
+        lambda: path_scores(
+            Q, Q, AT, AT, w=torch.ones(1, 2, 3, 5), beta=torch.ones(1, 2, 3)
+        ),
         ValueError,
         "w must",
     ),
@@ -897,9 +1237,17 @@ MALFORMED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "beta must",
     ),
-    "PaTH without hidden states": (lambda: PaTH(4, 2, 4).scores(Q, Q, AT, AT), TypeError, "k_x must be given"),
+    "PaTH without hidden states": (
+        lambda: PaTH(4, 2, 4).scores(Q, Q, AT, AT),
+        TypeError,
+        "k_x must be given",
+    ),
     "rank 0": (lambda: PaTH(4, 2, 4, rank=0), ValueError, "rank must"),
-    "logits without hidden states": (lambda: RelativeLogits(4, 2, 3)(AT, AT, k_x=Q[0]), TypeError, "q_x must be given"),
+    "logits without hidden states": (
+        lambda: RelativeLogits(4, 2, 3)(AT, AT, k_x=Q[0]),
+        TypeError,
+        "q_x must be given",
+    ),
     "extent 0": (lambda: RelativeLogits(4, 2, 0), ValueError, "extent must"),
     "a bias of other heads": (
         lambda: DAPE(2, lambda m, n: torch.zeros(1, 3, 3, 3)).scores(Q, Q, AT, AT),

@@ -17,61 +17,103 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc_lib.rotary import LAYOUTS, Rotation, rope
-from posenc_lib.rotary.rope import rotate_pairs, turn
+from posenc_lib.rotary.pairs import rotate_pairs
+from posenc_lib.rotary.rope import turn
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def tables(*shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    angles = 5 * torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    angles = 5 * torch.randn(
+        *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 2) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
-def assert_rotated(actual: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> None:
+def assert_rotated(
+    actual: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
+) -> None:
     """Whether `actual` is the equation in float64, but for three roundings of a compute step and one to x's dtype."""
     assert (actual.shape, actual.dtype) == (x.shape, x.dtype)
-    expected = rotate_pairs(x.detach().double(), cos.detach().double(), sin.detach().double(), layout)
-    compute = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
+    expected = rotate_pairs(
+        x.detach().double(), cos.detach().double(), sin.detach().double(), layout
+    )
+    compute = torch.promote_types(
+        torch.promote_types(x.dtype, cos.dtype), torch.float32
+    )
     rounding = 3 * torch.finfo(compute).eps + torch.finfo(x.dtype).eps
     largest = 2 * float(x.detach().double().abs().amax()) if x.numel() else 0.0
-    assert bool(((actual.detach().double() - expected).abs() <= rounding * largest).all())
+    assert bool(
+        ((actual.detach().double() - expected).abs() <= rounding * largest).all()
+    )
 
 
 # ---- memory: where x and the result lie
 
-# (B, H, T, d) as models hold it: of its own, projected, a part of a fused projection, at odd places, repeated
+# (B, H, T, d) as models hold it: of its own, projected, a part of a fused projection,
+# at odd places, repeated
 MEMORY: dict[str, Callable[..., Tensor]] = {
     "plain": normal,
     "projected": lambda b, h, t, d, **kw: normal(b, t, h, d, **kw).transpose(1, 2),
-    "fused": lambda b, h, t, d, **kw: normal(b, t, 3, h, d, **kw)[:, :, 1].transpose(1, 2),
-    "odd offset": lambda b, h, t, d, **kw: normal(b * h * t * d + 1, **kw)[1:].view(b, h, t, d),
+    "fused": lambda b, h, t, d, **kw: normal(b, t, 3, h, d, **kw)[:, :, 1].transpose(
+        1, 2
+    ),
+    "odd offset": lambda b, h, t, d, **kw: normal(b * h * t * d + 1, **kw)[1:].view(
+        b, h, t, d
+    ),
     "odd strides": lambda b, h, t, d, **kw: normal(b, h, t, d + 1, **kw)[..., :d],
     "every second": lambda b, h, t, d, **kw: normal(b, h, t, 2 * d, **kw)[..., ::2],
-    "channels first": lambda b, h, t, d, **kw: normal(d, t, h, b, **kw).permute(3, 2, 1, 0),
-    "one batch for all": lambda b, h, t, d, **kw: normal(1, h, t, d, **kw).expand(b, h, t, d),
-    "one channel for all": lambda b, h, t, d, **kw: normal(b, h, t, 1, **kw).expand(b, h, t, d),
+    "channels first": lambda b, h, t, d, **kw: normal(d, t, h, b, **kw).permute(
+        3, 2, 1, 0
+    ),
+    "one batch for all": lambda b, h, t, d, **kw: normal(1, h, t, d, **kw).expand(
+        b, h, t, d
+    ),
+    "one channel for all": lambda b, h, t, d, **kw: normal(b, h, t, 1, **kw).expand(
+        b, h, t, d
+    ),
 }
 WRITABLE = tuple(name for name in MEMORY if "for all" not in name)
 
 
 @settings(max_examples=200)
-@given(data=st.data(), layout=st.sampled_from(LAYOUTS), block=st.sampled_from((1, 6, 40, rope.BLOCK)))
-def test_what_is_written_is_the_equation(data: st.DataObject, layout: str, block: int) -> None:
-    b, h, t = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(0, 4))
+@given(
+    data=st.data(),
+    layout=st.sampled_from(LAYOUTS),
+    block=st.sampled_from((1, 6, 40, rope.BLOCK)),
+)
+def test_what_is_written_is_the_equation(
+    data: st.DataObject, layout: str, block: int
+) -> None:
+    b, h, t = (
+        data.draw(st.integers(0, 3)),
+        data.draw(st.integers(1, 3)),
+        data.draw(st.integers(0, 4)),
+    )
     pairs, rest = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
     shape = (b, h, t, 2 * pairs + rest)
     kw = {"dtype": data.draw(st.sampled_from(FLOATS))}
     lead = data.draw(st.sampled_from(((t,), (b, 1, t), (h, t), (b, h, t))))
-    cos, sin = tables(*lead, pairs, dtype=data.draw(st.sampled_from((torch.float32, torch.float64))))
+    cos, sin = tables(
+        *lead, pairs, dtype=data.draw(st.sampled_from((torch.float32, torch.float64)))
+    )
     into = data.draw(st.sampled_from(("a new tensor", "x", *WRITABLE)))
-    x = MEMORY[data.draw(st.sampled_from(WRITABLE if into == "x" else tuple(MEMORY)))](*shape, **kw)
+    x = MEMORY[data.draw(st.sampled_from(WRITABLE if into == "x" else tuple(MEMORY)))](
+        *shape, **kw
+    )
     before = x.clone()
-    out = {"a new tensor": None, "x": x}.get(into) if into in ("a new tensor", "x") else MEMORY[into](*shape, **kw)
+    out = (
+        {"a new tensor": None, "x": x}.get(into)
+        if into in ("a new tensor", "x")
+        else MEMORY[into](*shape, **kw)
+    )
     with patch.object(rope, "BLOCK", block):
         y = turn(x, cos, sin, layout, out=out)
     assert out is None or y is out
@@ -84,17 +126,30 @@ def test_what_is_written_is_the_equation(data: st.DataObject, layout: str, block
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_out_may_overlap_x(layout: str, dtype: torch.dtype) -> None:
     cos, sin = tables(3, 2, dtype=torch.promote_types(dtype, torch.float32))
-    for shape, axis in (((2, 2, 3, 9), 3), ((2, 2, 6, 5), 2), ((2, 4, 3, 5), 1), ((4, 2, 3, 5), 0)):
+    for shape, axis in (
+        ((2, 2, 3, 9), 3),
+        ((2, 2, 6, 5), 2),
+        ((2, 4, 3, 5), 1),
+        ((4, 2, 3, 5), 0),
+    ):
         for shift in range(1, shape[axis] // 2 + 1):
             memory = normal(*shape, dtype=dtype)
-            x, out = (memory.narrow(axis, start, (2, 2, 3, 5)[axis]) for start in (0, shift))
+            x, out = (
+                memory.narrow(axis, start, (2, 2, 3, 5)[axis]) for start in (0, shift)
+            )
             before = x.clone()
             with patch.object(rope, "BLOCK", 10):
-                assert_rotated(Rotation(cos, sin, layout)(x, out=out), before, cos, sin, layout)
+                assert_rotated(
+                    Rotation(cos, sin, layout)(x, out=out), before, cos, sin, layout
+                )
     x = normal(1, 2, 3, 4, dtype=dtype)
     before = x.clone()
     assert_rotated(
-        Rotation(cos, sin, layout)(x, out=x.as_strided(x.shape, (1, *x.stride()[1:]))), before, cos, sin, layout
+        Rotation(cos, sin, layout)(x, out=x.as_strided(x.shape, (1, *x.stride()[1:]))),
+        before,
+        cos,
+        sin,
+        layout,
     )
 
 
@@ -105,7 +160,9 @@ def test_memory_that_numpy_gives(layout: str, dtype: type, shift: int) -> None:
     numbers = np.random.default_rng(0).normal(size=1000).astype(dtype)
     for start in (0, 1):  # from 1 on, pairs do not lie where complex numbers may
         x = torch.from_numpy(numbers[start:][:48]).view(2, 3, 8)
-        out = torch.from_numpy(numbers[start + shift :][:48]).view(2, 3, 8)  # its own storage, the same memory
+        out = torch.from_numpy(numbers[start + shift :][:48]).view(
+            2, 3, 8
+        )  # its own storage, the same memory
         before, (cos, sin) = x.clone(), tables(3, 4, dtype=x.dtype)
         assert_rotated(Rotation(cos, sin, layout)(x), before, cos, sin, layout)
         assert_rotated(Rotation(cos, sin, layout)(x, out=out), before, cos, sin, layout)
@@ -115,14 +172,19 @@ def test_memory_that_numpy_gives(layout: str, dtype: type, shift: int) -> None:
 def test_complex_numbers_begin_where_their_kernel_can_read_them(dtype: type) -> None:
     numbers = np.ones(16, dtype)
     assert rope._complex_in_place(torch.from_numpy(numbers[2:]))
-    between = torch.from_numpy(numbers[1:3]).view(1, 2)  # in float64 a complex kernel ends the process here
+    between = torch.from_numpy(numbers[1:3]).view(
+        1, 2
+    )  # in float64 a complex kernel ends the process here
     assert not rope._complex_in_place(between)
     cos, sin = (torch.from_numpy(np.full((1, 1), number, dtype)) for number in (0, 1))
     assert Rotation(cos, sin)(between, out=between).tolist() == [[-1, 1]]
 
 
 def test_a_negated_view() -> None:
-    x, (cos, sin) = normal(2, 3, 4, dtype=torch.float32), tables(3, 2, dtype=torch.float32)
+    x, (cos, sin) = (
+        normal(2, 3, 4, dtype=torch.float32),
+        tables(3, 2, dtype=torch.float32),
+    )
     assert_rotated(Rotation(cos, sin)(torch._neg_view(x)), -x, cos, sin, "interleaved")
 
 
@@ -131,14 +193,20 @@ def test_a_negated_view() -> None:
 def test_a_trace_holds_for_another_batch(layout: str) -> None:
     cos, sin = tables(3, 2, dtype=torch.float32)
     with patch.object(rope, "BLOCK", 10):
-        traced = torch.jit.trace(Rotation(cos, sin, layout).__call__, (normal(2, 2, 3, 4, dtype=torch.float32),))
+        traced = torch.jit.trace(
+            Rotation(cos, sin, layout).__call__,
+            (normal(2, 2, 3, 4, dtype=torch.float32),),
+        )
     x = normal(5, 2, 3, 4, dtype=torch.float32)
     assert_rotated(traced(x), x, cos, sin, layout)
 
 
 @layouts
 def test_a_long_head_is_rotated_in_parts(layout: str) -> None:
-    x, (cos, sin) = normal(1, 1, 300, 8, dtype=torch.bfloat16), tables(300, 4, dtype=torch.float32)
+    x, (cos, sin) = (
+        normal(1, 1, 300, 8, dtype=torch.bfloat16),
+        tables(300, 4, dtype=torch.float32),
+    )
     with patch.object(rope, "BLOCK", 200), Allocated() as seen:
         y = Rotation(cos, sin, layout)(x)
     assert_rotated(y, x, cos, sin, layout)
@@ -162,18 +230,26 @@ X = normal(2, 3, 4)
     ],
 )
 def test_errors_of_out(out: Any, said: str) -> None:
-    with pytest.raises(ValueError if isinstance(out, Tensor) else TypeError, match=f"^out must .*{said}"):
+    with pytest.raises(
+        ValueError if isinstance(out, Tensor) else TypeError,
+        match=f"^out must .*{said}",
+    ):
         Rotation(*tables(3, 2))(X, out=out)
 
 
 def test_out_has_no_gradient() -> None:
     cos, sin = tables(3, 2)
     parameter = torch.nn.Parameter(X.clone())
-    for x, rotation in ((parameter, Rotation(cos, sin)), (X, Rotation(cos.clone().requires_grad_(), sin))):
+    for x, rotation in (
+        (parameter, Rotation(cos, sin)),
+        (X, Rotation(cos.clone().requires_grad_(), sin)),
+    ):
         with pytest.raises(ValueError, match="out must be None"):
             rotation(x, out=torch.empty_like(X))
         with torch.no_grad():
-            assert_rotated(rotation(x, out=torch.empty_like(X)), X, cos, sin, "interleaved")
+            assert_rotated(
+                rotation(x, out=torch.empty_like(X)), X, cos, sin, "interleaved"
+            )
     with torch.no_grad():
         assert Rotation(cos, sin)(parameter, out=parameter) is parameter
     assert_rotated(parameter, X, cos, sin, "interleaved")
@@ -187,7 +263,9 @@ class Allocated(TorchDispatchMode):
         self.bytes: list[int] = []
         self.operations = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, Tensor)]
         memory = {x.untyped_storage().data_ptr() for x in given}
         out = func(*args, **(kwargs or {}))
@@ -198,7 +276,10 @@ class Allocated(TorchDispatchMode):
 
 
 def test_nothing_but_the_result_and_a_table_is_allocated() -> None:
-    x, rotation = normal(4, 2, 8, 6, dtype=torch.float32), Rotation(*tables(8, 3, dtype=torch.float32))
+    x, rotation = (
+        normal(4, 2, 8, 6, dtype=torch.float32),
+        Rotation(*tables(8, 3, dtype=torch.float32)),
+    )
     with Allocated() as made:
         rotation(x)
     assert sorted(made.bytes) == [8 * 6 * 4, x.nbytes]
@@ -209,20 +290,32 @@ def test_nothing_but_the_result_and_a_table_is_allocated() -> None:
 
 @layouts
 @pytest.mark.parametrize("shape", [(2, 2, 64, 8), (512, 2, 1, 8), (1, 128, 8, 8)])
-def test_sixteen_bits_are_converted_in_blocks(layout: str, shape: tuple[int, ...]) -> None:
-    x, rotation = normal(*shape, dtype=torch.bfloat16), Rotation(*tables(shape[2], 4, dtype=torch.float32), layout)
+def test_sixteen_bits_are_converted_in_blocks(
+    layout: str, shape: tuple[int, ...]
+) -> None:
+    x, rotation = (
+        normal(*shape, dtype=torch.bfloat16),
+        Rotation(*tables(shape[2], 4, dtype=torch.float32), layout),
+    )
     with patch.object(rope, "BLOCK", 512), Allocated() as made:
         rotation(x)
-    assert sorted(made.bytes)[-2:] == [512 * 4, x.nbytes]  # no more than a block, in float32
+    assert sorted(made.bytes)[-2:] == [
+        512 * 4,
+        x.nbytes,
+    ]  # no more than a block, in float32
     blocks = x.numel() // 512
     assert made.operations <= 30 * blocks  # not one a row
 
 
 @layouts
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_tables_of_sixteen_bits_are_multiplied_in_float32(layout: str, dtype: torch.dtype) -> None:
+def test_tables_of_sixteen_bits_are_multiplied_in_float32(
+    layout: str, dtype: torch.dtype
+) -> None:
     cos, sin = tables(3, 2, dtype=dtype)
-    assert_rotated(Rotation(cos, sin, layout)(X.to(dtype)), X.to(dtype), cos, sin, layout)
+    assert_rotated(
+        Rotation(cos, sin, layout)(X.to(dtype)), X.to(dtype), cos, sin, layout
+    )
 
 
 # ---- derivatives and transforms
@@ -241,23 +334,38 @@ def test_derivatives(layout: str, width: int, shape: tuple[int, ...]) -> None:
 
     every = {"check_batched_grad": True, "fast_mode": True}
     assert torch.autograd.gradcheck(rotated, inputs, check_forward_ad=True, **every)
-    assert torch.autograd.gradgradcheck(rotated, inputs, check_fwd_over_rev=True, **every)
+    assert torch.autograd.gradgradcheck(
+        rotated, inputs, check_fwd_over_rev=True, **every
+    )
 
 
 @layouts
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_gradients_are_those_of_the_equation(layout: str, dtype: torch.dtype) -> None:
     learned = [t.requires_grad_() for t in tables(3, 2, dtype=torch.float32)]
-    x, grad = normal(2, 2, 3, 5, dtype=dtype).requires_grad_(), normal(2, 2, 3, 5, dtype=dtype, seed=3)
+    x, grad = (
+        normal(2, 2, 3, 5, dtype=dtype).requires_grad_(),
+        normal(2, 2, 3, 5, dtype=dtype, seed=3),
+    )
     actual = torch.autograd.grad(turn(x, *learned, layout), (x, *learned), grad)
     wide = [t.detach().double().requires_grad_() for t in (x, *learned)]
     expected = torch.autograd.grad(rotate_pairs(*wide, layout), wide, grad.double())
     for got, wanted, of in zip(actual, expected, (x, *learned), strict=True):
         assert got.dtype == of.dtype
-        torch.testing.assert_close(got.double(), wanted, rtol=0, atol=100 * torch.finfo(of.dtype).eps)
+        torch.testing.assert_close(
+            got.double(), wanted, rtol=0, atol=100 * torch.finfo(of.dtype).eps
+        )
     frozen = [t.detach() for t in learned]
-    assert torch.equal(torch.autograd.grad(turn(x, *frozen, layout), x, grad)[0], actual[0])
-    assert all(map(torch.equal, torch.autograd.grad(turn(x.detach(), *learned, layout), learned, grad), actual[1:]))
+    assert torch.equal(
+        torch.autograd.grad(turn(x, *frozen, layout), x, grad)[0], actual[0]
+    )
+    assert all(
+        map(
+            torch.equal,
+            torch.autograd.grad(turn(x.detach(), *learned, layout), learned, grad),
+            actual[1:],
+        )
+    )
 
 
 @layouts
@@ -271,7 +379,10 @@ def test_transforms(layout: str) -> None:
     jacobian = torch.func.jacfwd(rotation)(x)
     same(torch.einsum("...bhtd,bhtd->...", jacobian, x), expected)
     for vectorize in (False, True):
-        same(torch.autograd.functional.jacobian(rotation, x, vectorize=vectorize), jacobian)
+        same(
+            torch.autograd.functional.jacobian(rotation, x, vectorize=vectorize),
+            jacobian,
+        )
     gradient = torch.func.grad(lambda x: rotation(x).pow(2).sum() / 2)(x)
     same(gradient, x)  # a rotation keeps lengths
 
@@ -280,7 +391,11 @@ def test_transforms(layout: str) -> None:
 def test_compiled_into_given_memory(layout: str) -> None:
     cos, sin = tables(3, 2)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x, out: Rotation(cos, sin, layout)(x, out=out), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda x, out: Rotation(cos, sin, layout)(x, out=out),
+        backend="aot_eager",
+        fullgraph=True,
+    )
     x = normal(2, 2, 3, 5)
     before, out = x.clone(), torch.empty_like(x)
     compiled(x, out)
@@ -298,4 +413,7 @@ def test_tensors_without_memory(layout: str) -> None:
     assert rotation(meta, out=meta) is meta
     with FakeTensorMode(allow_non_fake_inputs=True):
         fake = torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
-        assert torch.autograd.grad(Rotation(cos, sin, layout)(fake).sum(), fake)[0].shape == x.shape
+        assert (
+            torch.autograd.grad(Rotation(cos, sin, layout)(fake).sum(), fake)[0].shape
+            == x.shape
+        )

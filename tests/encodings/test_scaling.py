@@ -43,14 +43,21 @@ dims = st.integers(2, 64).map(lambda pairs: 2 * pairs)
 
 def close(actual: Tensor, expected: Tensor | list[float], rtol: float = 1e-13) -> bool:
     expected = torch.as_tensor(expected, dtype=torch.float64)
-    return actual.shape == expected.shape and torch.allclose(actual.double(), expected, rtol=rtol, atol=0)
+    return actual.shape == expected.shape and torch.allclose(
+        actual.double(), expected, rtol=rtol, atol=0
+    )
 
 
 # ---- equations, pair by pair
 
 
-def released_ramp(i: int, dim: int, base: float, length: int, fast: float, slow: float, truncate: bool) -> float:
-    low, high = (dim * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base)) for turns in (fast, slow))
+def released_ramp(
+    i: int, dim: int, base: float, length: int, fast: float, slow: float, truncate: bool
+) -> float:
+    low, high = (
+        dim * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
+        for turns in (fast, slow)
+    )
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
@@ -60,19 +67,33 @@ def released_ramp(i: int, dim: int, base: float, length: int, fast: float, slow:
 
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize(
-    ("dim", "base", "length"), [(16, 1e4, 64), (64, 1e6, 32768), (128, 1.5e5, 4096), (6, 1e4, 50), (4, 10, 300)]
+    ("dim", "base", "length"),
+    [(16, 1e4, 64), (64, 1e6, 32768), (128, 1.5e5, 4096), (6, 1e4, 50), (4, 10, 300)],
 )
-def test_released_yarn_is_its_equation(dim: int, base: float, length: int, truncate: bool) -> None:
-    schedule = yarn_released(dim, base, factor=4.0, original_length=length, truncate=truncate)
+def test_released_yarn_is_its_equation(
+    dim: int, base: float, length: int, truncate: bool
+) -> None:
+    schedule = yarn_released(
+        dim, base, factor=4.0, original_length=length, truncate=truncate
+    )
     expected = []
     for i in range(dim // 2):
-        omega, t = base ** (-2 * i / dim), released_ramp(i, dim, base, length, 32, 1, truncate)
+        omega, t = (
+            base ** (-2 * i / dim),
+            released_ramp(i, dim, base, length, 32, 1, truncate),
+        )
         expected.append((1 - t) * omega + t * omega / 4)
     assert close(schedule.frequencies, expected)
     assert schedule.attention_factor == pytest.approx(0.1 * math.log(4) + 1, rel=1e-15)
 
 
-@given(dim=dims, base=bases, factor=factors, length=st.integers(1, 10**6), gap=st.floats(0.1, 50))
+@given(
+    dim=dims,
+    base=bases,
+    factor=factors,
+    length=st.integers(1, 10**6),
+    gap=st.floats(0.1, 50),
+)
 def test_by_parts_and_yarn_are_the_papers_equation(
     dim: int, base: float, factor: float, length: int, gap: float
 ) -> None:
@@ -83,14 +104,20 @@ def test_by_parts_and_yarn_are_the_papers_equation(
         kept = min(max((length * omega / (2 * math.pi) - 1.5) / gap, 0), 1)
         expected.append((1 - kept) * omega / factor + kept * omega)
     assert close(ntk_by_parts(dim, base, **given_).frequencies, expected, 1e-11)
-    assert torch.equal(yarn(dim, base, **given_).frequencies, ntk_by_parts(dim, base, **given_).frequencies)
+    assert torch.equal(
+        yarn(dim, base, **given_).frequencies,
+        ntk_by_parts(dim, base, **given_).frequencies,
+    )
     assert yarn(dim, base, **given_).attention_factor == yarn_attention_factor(factor)
     assert ntk_by_parts(dim, base, **given_).attention_factor == 1
 
 
 def test_the_papers_ramp_and_the_released_ramp_differ() -> None:
     settings_ = dict(factor=10.0, original_length=2048)
-    ratio = yarn_released(128, 1e4, **settings_).frequencies / yarn(128, 1e4, **settings_).frequencies
+    ratio = (
+        yarn_released(128, 1e4, **settings_).frequencies
+        / yarn(128, 1e4, **settings_).frequencies
+    )
     assert 2.5 < float(ratio.max()) < 2.6
 
 
@@ -98,17 +125,33 @@ def test_original_by_parts_is_its_equation() -> None:
     dim, base, factor, length = 64, 1e4, 8.0, 2048
     expected = []
     for i in range(dim // 2):
-        omega, new = base ** (-2 * i / dim), (base * factor ** (dim / (dim - 2))) ** (-2 * i / dim)
-        slow, fast = (released_ramp(i, dim, base, length, *turns, True) for turns in ((1.25, 0.75), (16, 2)))
-        expected.append((1 - fast) * omega + fast * ((1 - slow) * new + slow * omega / factor))
-    assert close(ntk_by_parts_original(dim, base, factor=factor, original_length=length).frequencies, expected)
+        omega, new = (
+            base ** (-2 * i / dim),
+            (base * factor ** (dim / (dim - 2))) ** (-2 * i / dim),
+        )
+        slow, fast = (
+            released_ramp(i, dim, base, length, *turns, True)
+            for turns in ((1.25, 0.75), (16, 2))
+        )
+        expected.append(
+            (1 - fast) * omega + fast * ((1 - slow) * new + slow * omega / factor)
+        )
+    assert close(
+        ntk_by_parts_original(
+            dim, base, factor=factor, original_length=length
+        ).frequencies,
+        expected,
+    )
 
 
 def test_clipped_is_its_equation() -> None:
     schedule = Schedule(inverse_frequencies(16), 1.25)
     faded = clipped(schedule, count=5)
     weights = [1.0] * 3 + [(1 + math.cos(math.pi * j / 4)) / 2 for j in range(5)]
-    assert close(faded.frequencies[:-1], (schedule.frequencies * torch.tensor(weights, dtype=torch.float64))[:-1])
+    assert close(
+        faded.frequencies[:-1],
+        (schedule.frequencies * torch.tensor(weights, dtype=torch.float64))[:-1],
+    )
     assert float(faded.frequencies[-1]) == 0
     assert torch.equal(faded.frequencies[:4], schedule.frequencies[:4])
     assert faded.attention_factor == 1.25
@@ -129,7 +172,9 @@ def test_factor_one_changes_nothing(dim: int, base: float, length: int) -> None:
         ntk_by_parts_original(dim, base, factor=1, original_length=length),
         yarn(dim, base, factor=1, original_length=length),
         yarn_released(dim, base, factor=1, original_length=length),
-        longrope(dim, base, factor=1, original_length=length, length=length + 1, **lists),
+        longrope(
+            dim, base, factor=1, original_length=length, length=length + 1, **lists
+        ),
         llama3(dim, base, factor=1, original_length=length),
         proportional(dim, base, fraction=1, factor=1),
     ):
@@ -139,22 +184,33 @@ def test_factor_one_changes_nothing(dim: int, base: float, length: int) -> None:
 
 
 @given(dim=dims, base=bases, factor=factors, length=st.integers(7, 10**6))
-def test_llama3_is_by_parts_with_one_and_four(dim: int, base: float, factor: float, length: int) -> None:
-    parts = ntk_by_parts(dim, base, factor=factor, original_length=length, alpha=1, beta=4)
-    assert torch.equal(llama3(dim, base, factor=factor, original_length=length).frequencies, parts.frequencies)
+def test_llama3_is_by_parts_with_one_and_four(
+    dim: int, base: float, factor: float, length: int
+) -> None:
+    parts = ntk_by_parts(
+        dim, base, factor=factor, original_length=length, alpha=1, beta=4
+    )
+    assert torch.equal(
+        llama3(dim, base, factor=factor, original_length=length).frequencies,
+        parts.frequencies,
+    )
 
 
 def test_llama3_with_equal_factors_is_a_step() -> None:
     """Llama 4 Scout: no division by the difference of the two, no NaN."""
     plain = inverse_frequencies(128, 5e5)
-    scaled = llama3(128, 5e5, factor=16, original_length=8192, low_freq_factor=1, high_freq_factor=1).frequencies
+    scaled = llama3(
+        128, 5e5, factor=16, original_length=8192, low_freq_factor=1, high_freq_factor=1
+    ).frequencies
     fast = wavelengths(plain) < 8192
     assert torch.equal(scaled, torch.where(fast, plain, plain / 16))
     assert 0 < int(fast.sum()) < 64
 
 
 @given(dim=dims, base=bases, factor=factors, length=st.integers(1, 10**6))
-def test_every_schedule_stays_between_plain_and_interpolated(dim: int, base: float, factor: float, length: int) -> None:
+def test_every_schedule_stays_between_plain_and_interpolated(
+    dim: int, base: float, factor: float, length: int
+) -> None:
     plain = inverse_frequencies(dim, base)
     for scaled in (
         ntk_aware(dim, base, factor=factor),
@@ -173,8 +229,13 @@ def test_every_schedule_stays_between_plain_and_interpolated(dim: int, base: flo
 def test_released_yarn_at_the_ends_of_the_index() -> None:
     """Where no pair turns once, all are interpolated; where the slowest turns 32 times, none is."""
     plain = inverse_frequencies(128)
-    assert close(yarn_released(128, 1e4, factor=4, original_length=1).frequencies, plain / 4)
-    assert torch.equal(yarn_released(4, 1e4, factor=4, original_length=10**12).frequencies, inverse_frequencies(4))
+    assert close(
+        yarn_released(128, 1e4, factor=4, original_length=1).frequencies, plain / 4
+    )
+    assert torch.equal(
+        yarn_released(4, 1e4, factor=4, original_length=10**12).frequencies,
+        inverse_frequencies(4),
+    )
 
 
 def test_p_rope_keeps_the_fastest_pairs_of_the_full_spectrum() -> None:
@@ -183,10 +244,19 @@ def test_p_rope_keeps_the_fastest_pairs_of_the_full_spectrum() -> None:
     assert torch.equal(kept[:16], inverse_frequencies(128)[:16])
     assert not kept[16:].any()
     assert [round(float(value), 3) for value in kept[:4]] == [1, 0.866, 0.750, 0.649]
-    assert [round(float(value), 3) for value in inverse_frequencies(32)[:4]] == [1, 0.562, 0.316, 0.178]
+    assert [round(float(value), 3) for value in inverse_frequencies(32)[:4]] == [
+        1,
+        0.562,
+        0.316,
+        0.178,
+    ]
     assert close(proportional(128, 1e4, fraction=0.25, factor=8).frequencies, kept / 8)
-    x = torch.randn(1, 1, 3, 128, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    turned = RoPE(**proportional(128, 1e4, fraction=0.25)._asdict())(arange(3), torch.float64)(x)
+    x = torch.randn(
+        1, 1, 3, 128, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    turned = RoPE(**proportional(128, 1e4, fraction=0.25)._asdict())(
+        arange(3), torch.float64
+    )(x)
     assert torch.equal(turned[..., 32:], x[..., 32:])
 
 
@@ -201,36 +271,63 @@ def test_a_schedule_is_what_rope_takes() -> None:
 
 
 @given(factor=factors, position=st.integers(0, 10**6), dim=dims)
-def test_F1_07_linear_interpolation_divides_positions(factor: float, position: int, dim: int) -> None:
-    scaled = RoPE(linear_interpolation(dim, 1e4, factor=factor).frequencies)(torch.tensor([position]), torch.float64)
-    plain = RoPE(inverse_frequencies(dim))(torch.tensor([position / factor], dtype=torch.float64), torch.float64)
+def test_F1_07_linear_interpolation_divides_positions(
+    factor: float, position: int, dim: int
+) -> None:
+    scaled = RoPE(linear_interpolation(dim, 1e4, factor=factor).frequencies)(
+        torch.tensor([position]), torch.float64
+    )
+    plain = RoPE(inverse_frequencies(dim))(
+        torch.tensor([position / factor], dtype=torch.float64), torch.float64
+    )
     assert torch.allclose(scaled.cos, plain.cos, rtol=0, atol=1e-9)
     assert torch.allclose(scaled.sin, plain.sin, rtol=0, atol=1e-9)
 
 
 def test_F1_07_linear_interpolation() -> None:
-    assert 2916 * float(linear_interpolation(256, 1e6, factor=8).frequencies[0]) == 364.5
-    assert torch.equal(linear_interpolation(256, 1e6, factor=1).frequencies, inverse_frequencies(256, 1e6))
-    with pytest.raises(ValueError, match="factor must be at least 1"):
+    assert (
+        2916 * float(linear_interpolation(256, 1e6, factor=8).frequencies[0]) == 364.5
+    )
+    assert torch.equal(
+        linear_interpolation(256, 1e6, factor=1).frequencies,
+        inverse_frequencies(256, 1e6),
+    )
+    with pytest.raises(ValueError, match="factor must be an integer ≥ 1"):
         linear_interpolation(256, 1e6, factor=0.5)
 
 
 def test_F1_25_dynamic_ntk() -> None:
     settings_ = dict(factor=2, original_length=16)
-    calls = [dynamic_ntk(8, 1e4, length=length, **settings_).frequencies for length in (8, 64, 8)]
+    calls = [
+        dynamic_ntk(8, 1e4, length=length, **settings_).frequencies
+        for length in (8, 64, 8)
+    ]
     assert torch.equal(calls[0], inverse_frequencies(8))
     assert torch.equal(calls[2], calls[0])
-    expected = torch.tensor([1, 0.0522758, 0.00273276, 0.000142857], dtype=torch.float64)
+    expected = torch.tensor(
+        [1, 0.0522758, 0.00273276, 0.000142857], dtype=torch.float64
+    )
     assert torch.allclose(calls[1], expected, rtol=5e-6, atol=0)
     assert torch.equal(calls[1], ntk_aware(8, 1e4, factor=7).frequencies)
-    assert torch.equal(ntk_aware(8, 1e4, factor=7).frequencies, inverse_frequencies(8, 1e4 * 7 ** (8 / 6)))
+    assert torch.equal(
+        ntk_aware(8, 1e4, factor=7).frequencies,
+        inverse_frequencies(8, 1e4 * 7 ** (8 / 6)),
+    )
     assert pytest.approx(133905.18, abs=5e-3) == 1e4 * 7 ** (8 / 6)
 
 
-@given(lengths=st.lists(st.integers(1, 500), min_size=2, max_size=6), dim=dims, factor=factors)
-def test_F1_25_dynamic_ntk_knows_no_earlier_call(lengths: list[int], dim: int, factor: float) -> None:
+@given(
+    lengths=st.lists(st.integers(1, 500), min_size=2, max_size=6),
+    dim=dims,
+    factor=factors,
+)
+def test_F1_25_dynamic_ntk_knows_no_earlier_call(
+    lengths: list[int], dim: int, factor: float
+) -> None:
     def once(length: int) -> Tensor:
-        return dynamic_ntk(dim, 1e4, factor=factor, original_length=100, length=length).frequencies
+        return dynamic_ntk(
+            dim, 1e4, factor=factor, original_length=100, length=length
+        ).frequencies
 
     forward = [once(length) for length in lengths]
     backward = [once(length) for length in reversed(lengths)]
@@ -238,23 +335,32 @@ def test_F1_25_dynamic_ntk_knows_no_earlier_call(lengths: list[int], dim: int, f
         assert torch.equal(one, other)
         assert length > 100 or torch.equal(one, inverse_frequencies(dim))
         last = factor * max(length, 100) / 100 - (factor - 1)
-        assert float(one[-1]) == pytest.approx(float(inverse_frequencies(dim)[-1]) / last, rel=1e-12)
+        assert float(one[-1]) == pytest.approx(
+            float(inverse_frequencies(dim)[-1]) / last, rel=1e-12
+        )
 
 
 @given(dim=dims, base=bases, alpha=factors)
 def test_F1_27_ntk_static(dim: int, base: float, alpha: float) -> None:
-    plain, scaled = inverse_frequencies(dim, base), ntk_aware(dim, base, factor=alpha).frequencies
+    plain, scaled = (
+        inverse_frequencies(dim, base),
+        ntk_aware(dim, base, factor=alpha).frequencies,
+    )
     assert float(scaled[0]) == 1
     assert float(scaled[-1]) == pytest.approx(float(plain[-1]) / alpha, rel=1e-12)
-    assert torch.equal(scaled, inverse_frequencies(dim, base * alpha ** (dim / (dim - 2))))
+    assert torch.equal(
+        scaled, inverse_frequencies(dim, base * alpha ** (dim / (dim - 2)))
+    )
 
 
 def test_F1_27_ntk_static_values() -> None:
     expected = torch.tensor([1, 0.0629961, 0.00396850, 0.00025], dtype=torch.float64)
-    assert torch.allclose(ntk_aware(8, 1e4, factor=4).frequencies, expected, rtol=1e-6, atol=0)  # six digits
+    assert torch.allclose(
+        ntk_aware(8, 1e4, factor=4).frequencies, expected, rtol=1e-6, atol=0
+    )  # six digits
     base = float(ntk_aware(128, 1e4, factor=8).frequencies[1]) ** (-128 / 2)
     assert base == pytest.approx(82684.6226, rel=1e-9)
-    with pytest.raises(ValueError, match="dim must be at least 4"):
+    with pytest.raises(ValueError, match="dim must be an integer ≥ 4"):
         ntk_aware(2, 1e4, factor=8)
 
 
@@ -265,14 +371,23 @@ def test_F1_29_yarn_magnitude() -> None:
         (dict(mscale=1.0, mscale_all_dim=1.0), 1, 1.873854),
     ):
         assert yarn_attention_factor(40, **given_) == pytest.approx(on_tables, abs=5e-7)
-        scale = deepseek_softmax_scale(192, factor=40, mscale_all_dim=given_.get("mscale_all_dim", 0.0))
+        scale = deepseek_softmax_scale(
+            192, factor=40, mscale_all_dim=given_.get("mscale_all_dim", 0.0)
+        )
         assert scale * math.sqrt(192) == pytest.approx(on_scores, abs=5e-7)
 
 
 def test_F1_29_the_attention_factor_is_replaced_and_applied_once() -> None:
     settings_ = dict(factor=4, original_length=64)
-    assert yarn_released(8, 1e4, attention_factor=1.5, **settings_).attention_factor == 1.5
-    q, k = (torch.randn(1, 1, 3, 8, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in (1, 2))
+    assert (
+        yarn_released(8, 1e4, attention_factor=1.5, **settings_).attention_factor == 1.5
+    )
+    q, k = (
+        torch.randn(
+            1, 1, 3, 8, generator=torch.Generator().manual_seed(i), dtype=torch.float64
+        )
+        for i in (1, 2)
+    )
     at, schedule = arange(3), yarn_released(8, 1e4, **settings_)
 
     def weights(factor: float, scale: float | None) -> Tensor:
@@ -281,18 +396,33 @@ def test_F1_29_the_attention_factor_is_replaced_and_applied_once() -> None:
         return attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme)
 
     a = schedule.attention_factor
-    assert torch.allclose(weights(a, None), weights(1.0, a**2 * 8**-0.5), rtol=1e-12, atol=0)
+    assert torch.allclose(
+        weights(a, None), weights(1.0, a**2 * 8**-0.5), rtol=1e-12, atol=0
+    )
     assert float((weights(a, None) - weights(1.0, None)).abs().max()) > 1e-3
 
 
 def test_F1_31_yarn_ramp() -> None:
-    schedule = yarn_released(16, 1e4, factor=4, original_length=64, beta_fast=32, beta_slow=1)
+    schedule = yarn_released(
+        16, 1e4, factor=4, original_length=64, beta_fast=32, beta_slow=1
+    )
     ratio = schedule.frequencies / inverse_frequencies(16)
-    assert torch.allclose(ratio, torch.tensor([1, 0.75, 0.5] + [0.25] * 5, dtype=torch.float64), rtol=1e-14, atol=0)
+    assert torch.allclose(
+        ratio,
+        torch.tensor([1, 0.75, 0.5] + [0.25] * 5, dtype=torch.float64),
+        rtol=1e-14,
+        atol=0,
+    )
 
 
-@given(dim=st.integers(8, 64).map(lambda pairs: 2 * pairs), base=st.floats(1e4, 5e6), length=st.integers(2048, 10**5))
-def test_F1_31_the_ends_of_the_ramp_are_exact(dim: int, base: float, length: int) -> None:
+@given(
+    dim=st.integers(8, 64).map(lambda pairs: 2 * pairs),
+    base=st.floats(1e4, 5e6),
+    length=st.integers(2048, 10**5),
+)
+def test_F1_31_the_ends_of_the_ramp_are_exact(
+    dim: int, base: float, length: int
+) -> None:
     plain = inverse_frequencies(dim, base)
     scaled = yarn_released(dim, base, factor=8, original_length=length).frequencies
     turns = length / wavelengths(plain)
@@ -317,12 +447,27 @@ def test_F1_33_llama3_scaling() -> None:
 def test_F1_35_longrope_switch(trained: int) -> None:
     lists = dict(short_factors=[1.0] * 4, long_factors=[4.0] * 4)
     for length in (1, trained - 1, trained, trained + 1, 10 * trained):
-        schedule = longrope(8, 1e4, factor=32, original_length=trained, length=length, **lists)
+        schedule = longrope(
+            8, 1e4, factor=32, original_length=trained, length=length, **lists
+        )
         divisor = 4 if length > trained else 1
         assert torch.equal(schedule.frequencies, inverse_frequencies(8) / divisor)
-        assert schedule.attention_factor == math.sqrt(1 + math.log(32) / math.log(trained))
-    with pytest.raises(ValueError, match="long_factors must hold one number for each of the 4 pairs, got 3"):
-        longrope(8, 1e4, factor=32, original_length=64, length=1, short_factors=[1] * 4, long_factors=[1] * 3)
+        assert schedule.attention_factor == math.sqrt(
+            1 + math.log(32) / math.log(trained)
+        )
+    with pytest.raises(
+        ValueError,
+        match="long_factors must hold one number for each of the 4 pairs, got 3",
+    ):
+        longrope(
+            8,
+            1e4,
+            factor=32,
+            original_length=64,
+            length=1,
+            short_factors=[1] * 4,
+            long_factors=[1] * 3,
+        )
 
 
 # ---- refused input
@@ -331,65 +476,187 @@ LISTS = dict(short_factors=[1.0] * 4, long_factors=[1.0] * 4)
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: linear_interpolation(7, 1e4, factor=2), ValueError, "dim must be even"),
     (lambda: linear_interpolation(8, -1.0, factor=2), ValueError, "base must be"),
-    (lambda: linear_interpolation(8, 1e4, factor=math.nan), ValueError, "factor must be finite"),
-    (lambda: linear_interpolation(8, 1e4, factor="2"), TypeError, "factor must be a number"),
-    (lambda: ntk_aware(8, 1e4, factor=0.99), ValueError, "factor must be at least 1"),
+    (
+        lambda: linear_interpolation(8, 1e4, factor=math.nan),
+        ValueError,
+        "factor must be finite",
+    ),
+    (
+        lambda: linear_interpolation(8, 1e4, factor="2"),
+        TypeError,
+        "factor must be a number",
+    ),
+    (
+        lambda: ntk_aware(8, 1e4, factor=0.99),
+        ValueError,
+        "factor must be an integer ≥ 1",
+    ),
     (lambda: ntk_aware(8, "1e4", factor=2), TypeError, "base must be a number"),
-    (lambda: dynamic_ntk(8, 1e4, factor=2, original_length=0, length=1), ValueError, "original_length must be"),
-    (lambda: dynamic_ntk(8, 1e4, factor=2, original_length=8, length=1.5), TypeError, "length must be an int"),
-    (lambda: dynamic_ntk(8, 1e4, factor=0.5, original_length=8, length=80), ValueError, "factor must be at least 1"),
-    (lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=4, beta=1), ValueError, "beta must be at least"),
-    (lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=0), ValueError, "alpha must be"),
-    (lambda: yarn(8, 1e4, factor=0.5, original_length=8), ValueError, "factor must be at least 1"),
-    (lambda: yarn_released(8, 1.0, factor=2, original_length=8), ValueError, "base must be above 1"),
-    (lambda: yarn_released(8, 1e4, factor=0.5, original_length=8, attention_factor=1.0), ValueError, "factor must be"),
     (
-        lambda: yarn_released(8, 1e4, factor=2, original_length=8, beta_fast=1, beta_slow=32),
+        lambda: dynamic_ntk(8, 1e4, factor=2, original_length=0, length=1),
         ValueError,
-        "beta_fast must be above beta_slow",
+        "original_length must be",
     ),
     (
-        lambda: yarn_released(8, 1e4, factor=2, original_length=8, beta_fast=1, beta_slow=1),
-        ValueError,
-        "beta_fast must be above beta_slow",
+        lambda: dynamic_ntk(8, 1e4, factor=2, original_length=8, length=1.5),
+        TypeError,
+        "length must be an integer",
     ),
     (
-        lambda: yarn_released(8, 1e4, factor=2, original_length=8, attention_factor=0.0),
+        lambda: dynamic_ntk(8, 1e4, factor=0.5, original_length=8, length=80),
         ValueError,
-        "attention_factor must be",
+        "factor must be an integer ≥ 1",
     ),
-    (lambda: yarn_attention_factor(40, mscale=-1.0), ValueError, "mscale must be"),
-    (lambda: yarn_attention_factor(40, mscale_all_dim=True), TypeError, "mscale_all_dim must be"),
-    (lambda: yarn_attention_factor(0.5), ValueError, "factor must be at least 1"),
-    (lambda: deepseek_softmax_scale(0, factor=2, mscale_all_dim=1), ValueError, "head_dim must be"),
-    (lambda: deepseek_softmax_scale(8, factor=2, mscale_all_dim=-1), ValueError, "mscale_all_dim must be"),
-    (lambda: ntk_by_parts_original(8, 0.5, factor=2, original_length=8), ValueError, "base must be above 1"),
-    (lambda: ntk_by_parts_original(2, 1e4, factor=2, original_length=8), ValueError, "dim must be at least 4"),
-    (lambda: longrope(8, 1e4, factor=2, original_length=1, length=1, **LISTS), ValueError, "original_length must be"),
-    (lambda: longrope(8, 1e4, factor=0.5, original_length=8, length=1, **LISTS), ValueError, "factor must be"),
     (
-        lambda: longrope(8, 1e4, factor=0.5, original_length=8, length=1, attention_factor=1.0, **LISTS),
+        lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=4, beta=1),
+        ValueError,
+        "beta must be at least",
+    ),
+    (
+        lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=0),
+        ValueError,
+        "alpha must be",
+    ),
+    (
+        lambda: yarn(8, 1e4, factor=0.5, original_length=8),
+        ValueError,
+        "factor must be an integer ≥ 1",
+    ),
+    (
+        lambda: yarn_released(8, 1.0, factor=2, original_length=8),
+        ValueError,
+        "base must be above 1",
+    ),
+    (
+        lambda: yarn_released(
+            8, 1e4, factor=0.5, original_length=8, attention_factor=1.0
+        ),
         ValueError,
         "factor must be",
     ),
     (
-        lambda: longrope(8, 1e4, factor=2, original_length=8, length=1, short_factors=[0] * 4, long_factors=[1] * 4),
+        lambda: yarn_released(
+            8, 1e4, factor=2, original_length=8, beta_fast=1, beta_slow=32
+        ),
+        ValueError,
+        "beta_fast must be above beta_slow",
+    ),
+    (
+        lambda: yarn_released(
+            8, 1e4, factor=2, original_length=8, beta_fast=1, beta_slow=1
+        ),
+        ValueError,
+        "beta_fast must be above beta_slow",
+    ),
+    (
+        lambda: yarn_released(
+            8, 1e4, factor=2, original_length=8, attention_factor=0.0
+        ),
+        ValueError,
+        "attention_factor must be",
+    ),
+    (lambda: yarn_attention_factor(40, mscale=-1.0), ValueError, "mscale must be"),
+    (
+        lambda: yarn_attention_factor(40, mscale_all_dim=True),
+        TypeError,
+        "mscale_all_dim must be",
+    ),
+    (lambda: yarn_attention_factor(0.5), ValueError, "factor must be an integer ≥ 1"),
+    (
+        lambda: deepseek_softmax_scale(0, factor=2, mscale_all_dim=1),
+        ValueError,
+        "head_dim must be",
+    ),
+    (
+        lambda: deepseek_softmax_scale(8, factor=2, mscale_all_dim=-1),
+        ValueError,
+        "mscale_all_dim must be",
+    ),
+    (
+        lambda: ntk_by_parts_original(8, 0.5, factor=2, original_length=8),
+        ValueError,
+        "base must be above 1",
+    ),
+    (
+        lambda: ntk_by_parts_original(2, 1e4, factor=2, original_length=8),
+        ValueError,
+        "dim must be an integer ≥ 4",
+    ),
+    (
+        lambda: longrope(8, 1e4, factor=2, original_length=1, length=1, **LISTS),
+        ValueError,
+        "original_length must be",
+    ),
+    (
+        lambda: longrope(8, 1e4, factor=0.5, original_length=8, length=1, **LISTS),
+        ValueError,
+        "factor must be",
+    ),
+    (
+        lambda: longrope(
+            8,
+            1e4,
+            factor=0.5,
+            original_length=8,
+            length=1,
+            attention_factor=1.0,
+            **LISTS,
+        ),
+        ValueError,
+        "factor must be",
+    ),
+    (
+        lambda: longrope(
+            8,
+            1e4,
+            factor=2,
+            original_length=8,
+            length=1,
+            short_factors=[0] * 4,
+            long_factors=[1] * 4,
+        ),
         ValueError,
         r"short_factors\[0\] must be",
     ),
     (
-        lambda: llama3(8, 1e4, factor=2, original_length=8, low_freq_factor=4, high_freq_factor=1),
+        lambda: llama3(
+            8, 1e4, factor=2, original_length=8, low_freq_factor=4, high_freq_factor=1
+        ),
         ValueError,
         "high_freq",
     ),
-    (lambda: llama3(8, 1e4, factor=2, original_length=8, low_freq_factor=0), ValueError, "low_freq_factor must be"),
+    (
+        lambda: llama3(8, 1e4, factor=2, original_length=8, low_freq_factor=0),
+        ValueError,
+        "low_freq_factor must be",
+    ),
     (lambda: proportional(8, 1e4, fraction=0.2), ValueError, "fraction must be"),
     (lambda: proportional(8, 1e4, fraction=1.5), ValueError, "fraction must be"),
-    (lambda: proportional(8, 1e4, fraction=0.5, factor=0.5), ValueError, "factor must be at least 1"),
-    (lambda: clipped(inverse_frequencies(8), count=2), TypeError, "schedule must be a Schedule"),
-    (lambda: yarn_attention_factor(40, mscale=math.nan), ValueError, "mscale must be finite and at least 0"),
-    (lambda: clipped(Schedule(inverse_frequencies(8)), count=1), ValueError, "count must be"),
-    (lambda: clipped(Schedule(inverse_frequencies(8)), count=5), ValueError, "count must be at most"),
+    (
+        lambda: proportional(8, 1e4, fraction=0.5, factor=0.5),
+        ValueError,
+        "factor must be an integer ≥ 1",
+    ),
+    (
+        lambda: clipped(inverse_frequencies(8), count=2),
+        TypeError,
+        "schedule must be a Schedule",
+    ),
+    (
+        lambda: yarn_attention_factor(40, mscale=math.nan),
+        ValueError,
+        "mscale must be finite and at least 0",
+    ),
+    (
+        lambda: clipped(Schedule(inverse_frequencies(8)), count=1),
+        ValueError,
+        "count must be",
+    ),
+    (
+        lambda: clipped(Schedule(inverse_frequencies(8)), count=5),
+        ValueError,
+        "count must be at most",
+    ),
 ]
 
 
@@ -405,7 +672,9 @@ WIDTH, HEADS, CONTENT, VALUE, LATENT = 12, 3, 6, 5, 7
 ROPE = RoPE(inverse_frequencies(4))
 
 
-def projections(rope: RoPE = ROPE, dtype: torch.dtype = torch.float64) -> tuple[LatentQueries, LatentKeys]:
+def projections(
+    rope: RoPE = ROPE, dtype: torch.dtype = torch.float64
+) -> tuple[LatentQueries, LatentKeys]:
     draw = torch.Generator().manual_seed(3)
     sizes = dict(latent=LATENT, content_dim=CONTENT, rope=rope, std=0.5, generator=draw)
     return (
@@ -415,10 +684,18 @@ def projections(rope: RoPE = ROPE, dtype: torch.dtype = torch.float64) -> tuple[
 
 
 def tokens(length: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(2, length, WIDTH, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        2,
+        length,
+        WIDTH,
+        generator=torch.Generator().manual_seed(4),
+        dtype=torch.float64,
+    ).to(dtype)
 
 
-def latent_qkv(x: Tensor, at: Tensor, rope: RoPE = ROPE) -> tuple[Tensor, Tensor, Tensor]:
+def latent_qkv(
+    x: Tensor, at: Tensor, rope: RoPE = ROPE
+) -> tuple[Tensor, Tensor, Tensor]:
     queries, keys = projections(rope)
     return queries(x, at), *keys.expand(*keys(x, at))
 
@@ -436,13 +713,26 @@ def test_latent_attention_is_its_equation() -> None:
             def turned(vector: Tensor, position: int = position) -> Tensor:
                 c, s = (f(position * ROPE.frequencies) for f in (torch.cos, torch.sin))
                 first, second = vector[::2], vector[1::2]
-                return torch.stack((first * c - second * s, first * s + second * c), -1).flatten()
+                return torch.stack(
+                    (first * c - second * s, first * s + second * c), -1
+                ).flatten()
 
             down = queries.down.weight @ x[b, t]
-            latent, shared = keys.down.weight @ x[b, t], turned(keys.rotary.weight @ x[b, t])
+            latent, shared = (
+                keys.down.weight @ x[b, t],
+                turned(keys.rotary.weight @ x[b, t]),
+            )
             for h in range(HEADS):
-                content, rotary = slice(h * CONTENT, (h + 1) * CONTENT), slice(h * 4, (h + 1) * 4)
-                q_h = torch.cat((queries.up.weight[content] @ down, turned(queries.rotary.weight[rotary] @ down)))
+                content, rotary = (
+                    slice(h * CONTENT, (h + 1) * CONTENT),
+                    slice(h * 4, (h + 1) * 4),
+                )
+                q_h = torch.cat(
+                    (
+                        queries.up.weight[content] @ down,
+                        turned(queries.rotary.weight[rotary] @ down),
+                    )
+                )
                 k_h = torch.cat((keys.key_up.weight[content] @ latent, shared))
                 v_h = keys.value_up.weight[h * VALUE : (h + 1) * VALUE] @ latent
                 for mine, loop in ((q, q_h), (k, k_h), (v, v_h)):
@@ -475,8 +765,16 @@ def test_latent_scores_are_relative_and_decode_step_by_step() -> None:
     for t in range(5):
         one = x[:, t : t + 1]
         cache.append(keys(one, at[t : t + 1]))
-        k, v = keys.expand(torch.cat([c[0] for c in cache], 1), torch.cat([c[1] for c in cache], 2))
-        step = attention(queries(one, at[t : t + 1]), k, v, q_positions=at[t : t + 1], k_positions=at[: t + 1])
+        k, v = keys.expand(
+            torch.cat([c[0] for c in cache], 1), torch.cat([c[1] for c in cache], 2)
+        )
+        step = attention(
+            queries(one, at[t : t + 1]),
+            k,
+            v,
+            q_positions=at[t : t + 1],
+            k_positions=at[: t + 1],
+        )
         assert torch.allclose(step, whole[:, :, t : t + 1], rtol=0, atol=1e-12)
 
 
@@ -496,13 +794,20 @@ def test_latent_dtypes_and_devices(dtype: torch.dtype) -> None:
     queries, keys = projections(dtype=dtype)
     x, at = tokens(dtype=dtype), arange(5)
     reference = latent_qkv(tokens(), at)
-    for mine, exact in zip((queries(x, at), *keys.expand(*keys(x, at))), reference, strict=True):
+    for mine, exact in zip(
+        (queries(x, at), *keys.expand(*keys(x, at))), reference, strict=True
+    ):
         assert mine.dtype == dtype
         size = float(exact.abs().max())
-        assert float((mine.double() - exact).abs().max()) < 100 * torch.finfo(dtype).eps * size
+        assert (
+            float((mine.double() - exact).abs().max())
+            < 100 * torch.finfo(dtype).eps * size
+        )
     meta_q, meta_k = (module.to("meta") for module in (queries, keys))
     assert meta_q(x.to("meta"), at.to("meta")).shape == reference[0].shape
-    assert [y.shape for y in meta_k.expand(*meta_k(x.to("meta"), at.to("meta")))] == [y.shape for y in reference[1:]]
+    assert [y.shape for y in meta_k.expand(*meta_k(x.to("meta"), at.to("meta")))] == [
+        y.shape for y in reference[1:]
+    ]
 
 
 def test_latent_compiles_and_has_gradients() -> None:
@@ -521,7 +826,9 @@ def test_latent_compiles_and_has_gradients() -> None:
 def test_latent_weights_are_drawn_from_the_papers_normal() -> None:
     def make(seed: int) -> LatentKeys:
         draw = torch.Generator().manual_seed(seed)
-        return LatentKeys(64, 4, latent=32, content_dim=16, value_dim=16, rope=ROPE, generator=draw)
+        return LatentKeys(
+            64, 4, latent=32, content_dim=16, value_dim=16, rope=ROPE, generator=draw
+        )
 
     assert torch.equal(make(0).key_up.weight, make(0).key_up.weight)
     assert not torch.equal(make(0).key_up.weight, make(1).key_up.weight)
@@ -529,26 +836,60 @@ def test_latent_weights_are_drawn_from_the_papers_normal() -> None:
 
 
 REFUSED_LATENT: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: LatentQueries(0, 1, latent=1, content_dim=1, rope=ROPE), ValueError, "width must be"),
-    (lambda: LatentQueries(4, 1.5, latent=1, content_dim=1, rope=ROPE), TypeError, "heads must be"),
-    (lambda: LatentQueries(4, 1, latent=1, content_dim=1, rope=ROPE, std=0), ValueError, "std must be"),
-    (lambda: LatentKeys(4, 1, latent=0, content_dim=1, value_dim=1, rope=ROPE), ValueError, "latent must be"),
-    (lambda: LatentKeys(4, 1, latent=1, content_dim=1, value_dim=0, rope=ROPE), ValueError, "value_dim must be"),
-    (lambda: projections()[0](torch.zeros(2, 5, 3, dtype=torch.float64), arange(5)), ValueError, "x must have shape"),
+    (
+        lambda: LatentQueries(0, 1, latent=1, content_dim=1, rope=ROPE),
+        ValueError,
+        "width must be",
+    ),
+    (
+        lambda: LatentQueries(4, 1.5, latent=1, content_dim=1, rope=ROPE),
+        TypeError,
+        "heads must be",
+    ),
+    (
+        lambda: LatentQueries(4, 1, latent=1, content_dim=1, rope=ROPE, std=0),
+        ValueError,
+        "std must be",
+    ),
+    (
+        lambda: LatentKeys(4, 1, latent=0, content_dim=1, value_dim=1, rope=ROPE),
+        ValueError,
+        "latent must be",
+    ),
+    (
+        lambda: LatentKeys(4, 1, latent=1, content_dim=1, value_dim=0, rope=ROPE),
+        ValueError,
+        "value_dim must be",
+    ),
+    (
+        lambda: projections()[0](torch.zeros(2, 5, 3, dtype=torch.float64), arange(5)),
+        ValueError,
+        "x must have shape",
+    ),
     (
         lambda: projections()[1](torch.zeros(5, WIDTH, dtype=torch.float64), arange(5)),
         ValueError,
         "x must have at least 3",
     ),
-    (lambda: projections()[1](torch.zeros(2, 5, WIDTH, dtype=torch.int64), arange(5)), TypeError, "x must be"),
+    (
+        lambda: projections()[1](
+            torch.zeros(2, 5, WIDTH, dtype=torch.int64), arange(5)
+        ),
+        TypeError,
+        "x must be",
+    ),
     (lambda: projections()[0](tokens(), arange(4)), ValueError, "positions"),
     (
-        lambda: projections()[1].expand(torch.zeros(2, 5, LATENT).double(), torch.zeros(2, 5, 4, 1).double()),
+        lambda: projections()[1].expand(
+            torch.zeros(2, 5, LATENT).double(), torch.zeros(2, 5, 4, 1).double()
+        ),
         ValueError,
         "rotary must have shape",
     ),
     (
-        lambda: projections()[1].expand(torch.zeros(2, 5, 1).double(), torch.zeros(2, 1, 5, 4).double()),
+        lambda: projections()[1].expand(
+            torch.zeros(2, 5, 1).double(), torch.zeros(2, 1, 5, 4).double()
+        ),
         ValueError,
         "latent must have shape",
     ),
@@ -556,6 +897,8 @@ REFUSED_LATENT: list[tuple[Callable[[], Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED_LATENT)
-def test_latent_refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+def test_latent_refused(
+    call: Callable[[], Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         call()

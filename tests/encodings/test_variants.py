@@ -22,7 +22,8 @@ from posenc_lib.attention import attention, attention_weights
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange, from_mask
 from posenc_lib.rotary.multiaxis import MixedRoPE
-from posenc_lib.rotary.rope import LAYOUTS, RoPE, convert_layout
+from posenc_lib.rotary.pairs import LAYOUTS, convert_layout
+from posenc_lib.rotary.rope import RoPE
 from posenc_lib.rotary.variants import (
     CayleySTRING,
     ComRoPE,
@@ -42,7 +43,9 @@ Transform = Callable[..., tuple[Tensor, Tensor]]
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -55,7 +58,9 @@ PAIRS = inverse_frequencies(D)
 PLANE = normal(2, D, seed=3).unbind()
 
 
-def scores(transform: Transform, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+def scores(
+    transform: Transform, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor
+) -> Tensor:
     q, k = transform(q, k, q_at, k_at)
     return q @ k.mT
 
@@ -73,7 +78,9 @@ def string() -> CayleySTRING:
 
 
 def fope(layout: str = "interleaved", heads: int = H, length: int = 512) -> FoPE:
-    return FoPE(D, length=length, heads=heads, layout=layout, generator=seeded()).double()
+    return FoPE(
+        D, length=length, heads=heads, layout=layout, generator=seeded()
+    ).double()
 
 
 def pope(heads: int = H) -> PoPE:
@@ -96,8 +103,14 @@ MAKE: dict[str, Callable[[], Any]] = {
     "FoPE": fope,
     "FoPE, half": lambda: fope("half"),
 }
-TRANSFORMS: dict[str, Transform] = {name: make().transform for name, make in MAKE.items()} | {"GRAPE": in_plane}
-RELATIVE = {name: transform for name, transform in TRANSFORMS.items() if not name.startswith("FoPE")}
+TRANSFORMS: dict[str, Transform] = {
+    name: make().transform for name, make in MAKE.items()
+} | {"GRAPE": in_plane}
+RELATIVE = {
+    name: transform
+    for name, transform in TRANSFORMS.items()
+    if not name.startswith("FoPE")
+}
 ROTATIONS = {name: RELATIVE[name] for name in ("LieRE", "ComRoPE", "STRING", "GRAPE")}
 
 
@@ -171,7 +184,9 @@ def test_gradients_of_what_is_learned(name: str) -> None:
             return scores(module.transform, q, K[:1], at, at)
 
     inputs = [Q[:1].clone(), *(value.detach() for value in named.values())]
-    assert torch.autograd.gradcheck(out, [x.requires_grad_() for x in inputs], fast_mode=True)
+    assert torch.autograd.gradcheck(
+        out, [x.requires_grad_() for x in inputs], fast_mode=True
+    )
 
 
 # ---- xPos
@@ -185,7 +200,10 @@ def test_xpos_is_its_equation() -> None:
         for i in range(D // 2):
             zeta = (2 * i / D + 0.5) / 1.5
             distance = float(AT[m] - AT[n])
-            q, k = (complex(*x[0, 0, at, 2 * i : 2 * i + 2].tolist()) for x, at in ((Q, m), (K, n)))
+            q, k = (
+                complex(*x[0, 0, at, 2 * i : 2 * i + 2].tolist())
+                for x, at in ((Q, m), (K, n))
+            )
             turned = q * k.conjugate() * cmath.exp(1j * distance * float(PAIRS[i]))
             expected += zeta ** (distance / 20) * turned.real
         assert float(mine[0, 0, m, n]) == pytest.approx(expected, rel=1e-11)
@@ -196,20 +214,52 @@ def test_F1_75_xpos(layout: str) -> None:
     """Both channels of a pair fade alike, in either layout: the norm of a rotated unit vector is the pair's scale."""
     xpos = XPos(inverse_frequencies(4), layout=layout)
     at = torch.tensor([512])
-    assert torch.allclose(xpos.scales(at), torch.tensor([[0.285714, 0.642857]]).double(), rtol=0, atol=5e-7)
-    units = convert_layout(torch.eye(4, dtype=torch.float64), source="interleaved", target=layout)
-    for power, turned in zip((1, -1), xpos.transform(*(2 * [units[:, None, None]]), at, at), strict=True):
-        norms = turned[:, 0, 0].norm(dim=-1)  # of the channels pair 0, pair 0, pair 1, pair 1
-        assert torch.allclose(norms, xpos.scales(at)[0].repeat_interleave(2) ** power, rtol=1e-12, atol=0)
+    assert torch.allclose(
+        xpos.scales(at),
+        torch.tensor([[0.285714, 0.642857]]).double(),
+        rtol=0,
+        atol=5e-7,
+    )
+    units = convert_layout(
+        torch.eye(4, dtype=torch.float64), source="interleaved", target=layout
+    )
+    for power, turned in zip(
+        (1, -1), xpos.transform(*(2 * [units[:, None, None]]), at, at), strict=True
+    ):
+        norms = turned[:, 0, 0].norm(
+            dim=-1
+        )  # of the channels pair 0, pair 0, pair 1, pair 1
+        assert torch.allclose(
+            norms, xpos.scales(at)[0].repeat_interleave(2) ** power, rtol=1e-12, atol=0
+        )
 
 
-@given(pairs=st.integers(1, 16), length=st.integers(1, 6), start=st.integers(0, 2000), rest=st.integers(0, 3))
-def test_F1_75_the_scale_follows_the_layout(pairs: int, length: int, start: int, rest: int) -> None:
+@given(
+    pairs=st.integers(1, 16),
+    length=st.integers(1, 6),
+    start=st.integers(0, 2000),
+    rest=st.integers(0, 3),
+)
+def test_F1_75_the_scale_follows_the_layout(
+    pairs: int, length: int, start: int, rest: int
+) -> None:
     at, width = arange(length, offset=start), 2 * pairs
-    q, k = normal(1, 2, length, width + rest, seed=1), normal(1, 2, length, width + rest, seed=2)
-    moved = partial(convert_layout, source="interleaved", target="half", rotary_dim=width)
-    paper, half = (XPos(inverse_frequencies(width), layout=layout) for layout in ("interleaved", "half"))
-    for a, b in zip(paper.transform(q, k, at, at), half.transform(moved(q), moved(k), at, at), strict=True):
+    q, k = (
+        normal(1, 2, length, width + rest, seed=1),
+        normal(1, 2, length, width + rest, seed=2),
+    )
+    moved = partial(
+        convert_layout, source="interleaved", target="half", rotary_dim=width
+    )
+    paper, half = (
+        XPos(inverse_frequencies(width), layout=layout)
+        for layout in ("interleaved", "half")
+    )
+    for a, b in zip(
+        paper.transform(q, k, at, at),
+        half.transform(moved(q), moved(k), at, at),
+        strict=True,
+    ):
         assert same_but_for_rounding(moved(a), b)
 
 
@@ -231,7 +281,9 @@ def test_the_range_of_xpos_in_float32() -> None:
     q, k = Q.float(), K.float()
     assert not bool(scores(XPos(PAIRS).transform, q, k, at, at).isfinite().all())
     near = scores(XPos(PAIRS, centre=60_000).transform, q, k, at, at)
-    assert torch.allclose(near.double(), scores(XPos(PAIRS).transform, Q, K, AT, AT), rtol=0, atol=2e-5)
+    assert torch.allclose(
+        near.double(), scores(XPos(PAIRS).transform, Q, K, AT, AT), rtol=0, atol=2e-5
+    )
 
 
 # ---- RoPER
@@ -244,11 +296,15 @@ def test_roper_sees_the_distance_of_values() -> None:
     out = rotated_values(weights, v, q_at, AT, rope=rope)
     for m in range(3):
         back = rope(AT - q_at[m], torch.float64)(v)  # R_{n−m} v_n for every n
-        assert torch.allclose(out[:, :, m], (weights[:, :, m, :, None] * back).sum(2), rtol=0, atol=1e-13)
+        assert torch.allclose(
+            out[:, :, m], (weights[:, :, m, :, None] * back).sum(2), rtol=0, atol=1e-13
+        )
     moved = rotated_values(weights, v, q_at + 1000, AT + 1000, rope=rope)
     assert torch.allclose(moved, out, rtol=0, atol=1e-11)
     assert torch.allclose(out[..., 6:], (weights @ v)[..., 6:], rtol=0, atol=1e-15)
-    scaled = rotated_values(weights, v, q_at, AT, rope=RoPE(inverse_frequencies(6), attention_factor=1.5))
+    scaled = rotated_values(
+        weights, v, q_at, AT, rope=RoPE(inverse_frequencies(6), attention_factor=1.5)
+    )
     assert torch.allclose(scaled, out, rtol=0, atol=1e-13)
 
 
@@ -257,7 +313,9 @@ def test_roper_in_attention() -> None:
     scheme = group.SCHEMES["RoPER"]
     out = attention(Q, K, v, q_positions=AT, k_positions=AT, scheme=scheme)
     weights = attention_weights(Q, K, q_positions=AT, k_positions=AT, scheme=scheme)
-    assert torch.allclose(out, rotated_values(weights, v, AT, AT, rope=group.ROPE), rtol=0, atol=1e-13)
+    assert torch.allclose(
+        out, rotated_values(weights, v, AT, AT, rope=group.ROPE), rtol=0, atol=1e-13
+    )
     assert float((out - weights @ v).abs().max()) > 0.1
 
 
@@ -274,8 +332,13 @@ def test_pope_is_its_equation() -> None:
     for h, m, n in ((0, 1, 2), (3, 4, 0), (2, 2, 2)):
         expected = 0.0
         for c in range(D):
-            sizes = [math.log1p(math.exp(float(x))) for x in (Q[1, h, m, c], k[1, h // 2, n, c])]
-            angle = float(AT[n] + 1 - AT[m]) * 10000 ** (-c / D) + float(module.phase[h // 2, c])
+            sizes = [
+                math.log1p(math.exp(float(x)))
+                for x in (Q[1, h, m, c], k[1, h // 2, n, c])
+            ]
+            angle = float(AT[n] + 1 - AT[m]) * 10000 ** (-c / D) + float(
+                module.phase[h // 2, c]
+            )
             expected += sizes[0] * sizes[1] * math.cos(angle)
         assert float(mine[1, h, m, n]) == pytest.approx(expected, rel=1e-11)
 
@@ -298,7 +361,10 @@ def test_pope_clamps_its_phases_and_takes_odd_widths() -> None:
 
 @torch.no_grad()
 def test_lie_rotation_is_the_exponential() -> None:
-    module, at = lie(2, block=4), torch.rand(T, 2, generator=seeded(), dtype=torch.float64) / 4
+    module, at = (
+        lie(2, block=4),
+        torch.rand(T, 2, generator=seeded(), dtype=torch.float64) / 4,
+    )
     q, k = module.transform(Q, K, at, at)
     for t in range(T):
         exponent = torch.zeros(D, D, dtype=torch.float64)
@@ -309,7 +375,10 @@ def test_lie_rotation_is_the_exponential() -> None:
                         value = at[t, axis] * module.upper[axis, block, i, j]
                         exponent[4 * block + i, 4 * block + j] += value
                         exponent[4 * block + j, 4 * block + i] -= value
-        matrix, power = torch.eye(D, dtype=torch.float64), torch.eye(D, dtype=torch.float64)
+        matrix, power = (
+            torch.eye(D, dtype=torch.float64),
+            torch.eye(D, dtype=torch.float64),
+        )
         for order in range(1, 60):  # the series, term by term
             power = power @ exponent / order
             matrix = matrix + power
@@ -329,13 +398,18 @@ def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) 
     many = ComRoPE(D, axes=1, block=block, heads=H, generator=seeded())
     upper = torch.block_diag(*one.upper[0].double().triu(1))
     same = (upper - upper.T).expand(H, D, D)
-    scaled = [many.multiplier[0].double()[:, None, None] * matrix.double() for matrix in many.matrix]
+    scaled = [
+        many.multiplier[0].double()[:, None, None] * matrix.double()
+        for matrix in many.matrix
+    ]
     each = torch.stack([torch.block_diag(*(matrix - matrix.mT)) for matrix in scaled])
     q = Q.float()
     for module, skew in ((one, same), (many, each)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             turned, _ = module.transform(q, K.float(), FAR, FAR)
-        values, vectors = torch.linalg.eigh(1j * skew)  # iA is Hermitian, so exp(pA) has the phases −p·eigenvalue
+        values, vectors = torch.linalg.eigh(
+            1j * skew
+        )  # iA is Hermitian, so exp(pA) has the phases −p·eigenvalue
         for t, p in enumerate(FAR.tolist()):
             matrix = ((vectors * (-1j * p * values).exp()[:, None]) @ vectors.mH).real
             exact = (matrix @ q[:, :, t, :, None].double())[..., 0]
@@ -345,8 +419,12 @@ def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) 
 @torch.no_grad()
 def test_blocks_of_two_are_rope() -> None:
     module = lie(1, block=2)
-    rope = RoPE(-module.upper[0, :, 0, 1])  # U is the upper triangle, so it turns clockwise
-    for a, b in zip(module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True):
+    rope = RoPE(
+        -module.upper[0, :, 0, 1]
+    )  # U is the upper triangle, so it turns clockwise
+    for a, b in zip(
+        module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True
+    ):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
@@ -356,7 +434,10 @@ def test_only_commuting_axes_are_relative() -> None:
     shift = torch.tensor([0.7, -0.4], dtype=torch.float64)
 
     def moved(transform: Transform) -> float:
-        return properties.max_error(scores(transform, Q, K, at + shift, at + shift), scores(transform, Q, K, at, at))
+        return properties.max_error(
+            scores(transform, Q, K, at + shift, at + shift),
+            scores(transform, Q, K, at, at),
+        )
 
     assert moved(com(2).transform) < 1e-12
     assert moved(lie(2, block=2).transform) < 1e-12  # two by two, all rotations commute
@@ -367,29 +448,48 @@ def test_only_commuting_axes_are_relative() -> None:
 
 @torch.no_grad()
 def test_commuting_axes_are_multiples_of_one_matrix() -> None:
-    module, at = com(2, block=4, heads=2), torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
+    module, at = (
+        com(2, block=4, heads=2),
+        torch.rand(T, 2, generator=seeded(), dtype=torch.float64),
+    )
     q, k = module.transform(Q, K[:, :2], at, at)
     for h, t in ((0, 1), (1, 2), (3, 4)):
         for block in range(2):
             one = module.matrix[h // 2, block]
-            matrix = torch.matrix_exp((at[t] @ module.multiplier[:, block]) * (one - one.T))
+            matrix = torch.matrix_exp(
+                (at[t] @ module.multiplier[:, block]) * (one - one.T)
+            )
             part = slice(4 * block, 4 * block + 4)
-            assert torch.allclose(q[:, h, t, part], Q[:, h, t, part] @ matrix.T, rtol=0, atol=1e-12)
-            assert torch.allclose(k[:, h // 2, t, part], K[:, h // 2, t, part] @ matrix.T, rtol=0, atol=1e-12)
+            assert torch.allclose(
+                q[:, h, t, part], Q[:, h, t, part] @ matrix.T, rtol=0, atol=1e-12
+            )
+            assert torch.allclose(
+                k[:, h // 2, t, part],
+                K[:, h // 2, t, part] @ matrix.T,
+                rtol=0,
+                atol=1e-12,
+            )
 
 
 def test_string_learns_what_its_rotation_learns() -> None:
     """A method of a module brings the module along: its parameters are trained, saved, cast and copied."""
-    module = group.started(CayleySTRING(D, MixedRoPE(H, D, generator=seeded()).transform))
+    module = group.started(
+        CayleySTRING(D, MixedRoPE(H, D, generator=seeded()).transform)
+    )
     at = torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
     assert set(module.state_dict()) == {"upper", "learned.frequencies"}
     before = module.transform(Q.float(), K.float(), at, at)[0]
     before.square()[..., ::2].sum().backward()
     before = before.detach()
-    assert all(bool(parameter.grad.abs().sum() > 0) for parameter in module.parameters())
+    assert all(
+        bool(parameter.grad.abs().sum() > 0) for parameter in module.parameters()
+    )
     other = copy.deepcopy(module)
     torch.nn.init.zeros_(other.learned.frequencies)
-    assert properties.max_error(other.transform(Q.float(), K.float(), at, at)[0], before) > 0.1
+    assert (
+        properties.max_error(other.transform(Q.float(), K.float(), at, at)[0], before)
+        > 0.1
+    )
     assert torch.equal(module.transform(Q.float(), K.float(), at, at)[0], before)
     assert set(CayleySTRING(D, RoPE(PAIRS).transform).state_dict()) == {"upper"}
 
@@ -409,10 +509,16 @@ def test_string_is_rope_in_another_basis() -> None:
     basis = (identity - skew) @ torch.linalg.inv(identity + skew)
     assert torch.allclose(basis @ basis.T, identity, rtol=0, atol=1e-12)
     rope = RoPE(PAIRS)
-    for a, b in zip(module.transform(Q, K, AT, AT), rope.transform(Q @ basis.T, K @ basis.T, AT, AT), strict=True):
+    for a, b in zip(
+        module.transform(Q, K, AT, AT),
+        rope.transform(Q @ basis.T, K @ basis.T, AT, AT),
+        strict=True,
+    ):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
     start = CayleySTRING(D, rope.transform).double()
-    for a, b in zip(start.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True):
+    for a, b in zip(
+        start.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -425,7 +531,9 @@ def test_draws_are_the_papers_and_repeatable() -> None:
     assert float(matrix.std()) == pytest.approx(1, abs=0.05)
     mixture = FoPE(256, length=10**9, heads=2, generator=seeded()).cos_mixture.detach()
     noise = mixture - torch.eye(mixture.shape[-1])
-    assert float(noise.std()) == pytest.approx(0.3 * mixture.shape[-1] ** -0.5, rel=0.03)
+    assert float(noise.std()) == pytest.approx(
+        0.3 * mixture.shape[-1] ** -0.5, rel=0.03
+    )
 
 
 # ---- FoPE
@@ -439,18 +547,33 @@ def test_fope_is_its_equation(layout: str) -> None:
     assert kept == 2  # ω = 1, 0.1 turn within 512; 0.01 and 0.001 don't
     q, k = module.transform(Q, K[:, :2], AT, AT)
     for x, turned, shared in ((Q, q, 2), (K[:, :2], k, 1)):
-        x, turned = (convert_layout(y, source=layout, target="interleaved") for y in (x, turned))
+        x, turned = (
+            convert_layout(y, source=layout, target="interleaved") for y in (x, turned)
+        )
         for h, t in ((0, 2), (1, 4), (x.shape[1] - 1, 3)):
             for i in range(D // 2):
-                c, s = 1.0, 0.0  # not 1 and 1: padding the sine with ones mixes channels
+                c, s = (
+                    1.0,
+                    0.0,
+                )  # not 1 and 1: padding the sine with ones mixes channels
                 if i < kept:
                     angles = (AT[t] * module.frequencies).tolist()
                     head = h // shared
-                    c = sum(float(module.cos_mixture[head, j, i]) * math.cos(a) for j, a in enumerate(angles))
-                    s = sum(float(module.sin_mixture[head, j, i]) * math.sin(a) for j, a in enumerate(angles))
+                    c = sum(
+                        float(module.cos_mixture[head, j, i]) * math.cos(a)
+                        for j, a in enumerate(angles)
+                    )
+                    s = sum(
+                        float(module.sin_mixture[head, j, i]) * math.sin(a)
+                        for j, a in enumerate(angles)
+                    )
                 a, b = x[0, h, t, 2 * i : 2 * i + 2].tolist()
-                expected = torch.tensor([a * c - b * s, a * s + b * c], dtype=torch.float64)
-                assert torch.allclose(turned[0, h, t, 2 * i : 2 * i + 2], expected, rtol=0, atol=1e-12)
+                expected = torch.tensor(
+                    [a * c - b * s, a * s + b * c], dtype=torch.float64
+                )
+                assert torch.allclose(
+                    turned[0, h, t, 2 * i : 2 * i + 2], expected, rtol=0, atol=1e-12
+                )
 
 
 @torch.no_grad()
@@ -459,7 +582,9 @@ def test_fope_with_identity_mixtures_is_rope_without_the_slow_pairs() -> None:
     for mixture in (module.cos_mixture, module.sin_mixture):
         mixture.copy_(torch.eye(2).expand(H, 2, 2))
     rope = RoPE(torch.where(torch.arange(4) < 2, PAIRS, 0.0))
-    for a, b in zip(module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True):
+    for a, b in zip(
+        module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True
+    ):
         assert torch.allclose(a, b, rtol=0, atol=1e-14)
 
 
@@ -477,7 +602,9 @@ def test_the_tables_of_fope_are_rounded_once() -> None:
 @torch.no_grad()
 def test_fope_is_not_relative() -> None:
     transform = fope().transform
-    error = properties.max_error(scores(transform, Q, K, AT + 50, AT + 50), scores(transform, Q, K, AT, AT))
+    error = properties.max_error(
+        scores(transform, Q, K, AT + 50, AT + 50), scores(transform, Q, K, AT, AT)
+    )
     assert error > 0.01
 
 
@@ -499,14 +626,21 @@ def test_the_angle_of_grape_is_float64(apart: float, dtype: torch.dtype) -> None
     """At position 1,000,000, also where a and b are nearly parallel and |a|²|b|² − (aᵀb)² would cancel."""
     a = normal(D, seed=3)
     b = a + apart * normal(D, seed=4)
-    a, b, x, at = a.float(), b.float(), normal(1, 2, 3, D, seed=5).to(dtype), torch.tensor([1, 1_000, 1_000_000])
+    a, b, x, at = (
+        a.float(),
+        b.float(),
+        normal(1, 2, 3, D, seed=5).to(dtype),
+        torch.tensor([1, 1_000, 1_000_000]),
+    )
     generator = a.double()[:, None] * b.double() - b.double()[:, None] * a.double()
     values, vectors = torch.linalg.eigh(1j * generator)
     for t, p in enumerate(at.tolist()):
         matrix = ((vectors * (-1j * p * values).exp()) @ vectors.mH).real
         exact = x[:, :, t].double() @ matrix.T
         rounding = torch.finfo(dtype).eps
-        assert torch.allclose(grape(x, at, a, b)[:, :, t].double(), exact, rtol=rounding, atol=1e-6)
+        assert torch.allclose(
+            grape(x, at, a, b)[:, :, t].double(), exact, rtol=rounding, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -525,15 +659,23 @@ def test_multiples_span_no_plane(dtype: torch.dtype, width: int) -> None:
 def test_grape_in_coordinate_planes_is_rope() -> None:
     turned, axes = Q, torch.eye(D, dtype=torch.float64)
     for i in range(D // 2):
-        turned = grape(turned, AT, axes[2 * i + 1], axes[2 * i], frequency=float(PAIRS[i]))
+        turned = grape(
+            turned, AT, axes[2 * i + 1], axes[2 * i], frequency=float(PAIRS[i])
+        )
     assert torch.allclose(turned, RoPE(PAIRS)(AT, torch.float64)(Q), rtol=0, atol=1e-12)
 
 
 def test_gradients_of_a_grape_plane_and_of_learned_frequencies() -> None:
     a, b = (x.requires_grad_() for x in normal(2, D, seed=3).unbind())
-    assert torch.autograd.gradcheck(lambda a, b: grape(Q[:1, :1], AT, a, b, frequency=0.1), (a, b), fast_mode=True)
+    assert torch.autograd.gradcheck(
+        lambda a, b: grape(Q[:1, :1], AT, a, b, frequency=0.1), (a, b), fast_mode=True
+    )
     logs = PAIRS.log().requires_grad_()
-    assert torch.autograd.gradcheck(lambda logs: RoPE(logs.exp())(AT, torch.float64)(Q[:1, :1]), logs, fast_mode=True)
+    assert torch.autograd.gradcheck(
+        lambda logs: RoPE(logs.exp())(AT, torch.float64)(Q[:1, :1]),
+        logs,
+        fast_mode=True,
+    )
 
 
 # ---- RePo and TAPA
@@ -541,16 +683,24 @@ def test_gradients_of_a_grape_plane_and_of_learned_frequencies() -> None:
 
 @torch.no_grad()
 def test_repo_turns_by_positions_it_reads() -> None:
-    module = RePo(6, H, RoPE(PAIRS, layout="half"), latent=3, generator=seeded()).double()
+    module = RePo(
+        6, H, RoPE(PAIRS, layout="half"), latent=3, generator=seeded()
+    ).double()
     x = normal(2, T, 6, seed=5)
     q, k = module.transform(Q, K, AT, AT, q_x=x, k_x=x)
     for b, h in ((0, 0), (1, 3)):
         for t in range(T):
-            gate, content = (layer.weight @ x[b, t] for layer in (module.gate, module.content))
+            gate, content = (
+                layer.weight @ x[b, t] for layer in (module.gate, module.content)
+            )
             z = module.heads.weight[h] @ (gate / (1 + (-gate).exp()) * content)
             rotation = RoPE(PAIRS, layout="half")(z[None], torch.float64)
-            assert torch.allclose(q[b, h, t], rotation(Q[b, h, t][None])[0], rtol=0, atol=1e-12)
-            assert torch.allclose(k[b, h, t], rotation(K[b, h, t][None])[0], rtol=0, atol=1e-12)
+            assert torch.allclose(
+                q[b, h, t], rotation(Q[b, h, t][None])[0], rtol=0, atol=1e-12
+            )
+            assert torch.allclose(
+                k[b, h, t], rotation(K[b, h, t][None])[0], rtol=0, atol=1e-12
+            )
     module.rope = RoPE(PAIRS, layout="half", attention_factor=1.5)
     louder, _ = module.transform(Q, K, AT, AT, q_x=x, k_x=x)
     assert torch.allclose(louder, 1.5 * q, rtol=1e-12, atol=0)
@@ -564,13 +714,18 @@ def test_repo_turns_by_positions_it_reads() -> None:
 @torch.no_grad()
 def test_the_positions_of_repo_are_float32_under_autocast() -> None:
     """16 bits round positions in the thousands by more than a turn of the fastest pair."""
-    module, x = RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded()), normal(1, T, 64, seed=5).float()
+    module, x = (
+        RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded()),
+        normal(1, T, 64, seed=5).float(),
+    )
     module.heads.weight *= 30_000
     exact = copy.deepcopy(module).double().positions(x.double())
     assert 1_000 < float(exact.abs().max()) < 100_000
     for enabled in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            assert torch.allclose(module.positions(x).double(), exact, rtol=1e-5, atol=0.02)
+            assert torch.allclose(
+                module.positions(x).double(), exact, rtol=1e-5, atol=0.02
+            )
 
 
 def test_repo_compiles_and_has_gradients() -> None:
@@ -582,7 +737,12 @@ def test_repo_compiles_and_has_gradients() -> None:
         return q @ k.mT
 
     assert torch.autograd.gradcheck(out, x, fast_mode=True)
-    assert torch.allclose(torch.compile(out, backend="aot_eager", fullgraph=True)(x), out(x), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        torch.compile(out, backend="aot_eager", fullgraph=True)(x),
+        out(x),
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.25])
@@ -593,7 +753,11 @@ def test_tapa_is_its_equation(fraction: float) -> None:
         q, k = Q[b, h, m], K[b, h, n]
         phase = float(q[cut:] @ k[cut:]) / math.sqrt(D - cut)
         distance = abs(int(AT[m] - AT[n])) ** 0.3
-        expected = float(q[:cut] @ k[:cut]) / math.sqrt(cut) * math.cos(2 * math.pi * distance * phase)
+        expected = (
+            float(q[:cut] @ k[:cut])
+            / math.sqrt(cut)
+            * math.cos(2 * math.pi * distance * phase)
+        )
         assert float(mine[b, h, m, n]) == pytest.approx(expected, rel=1e-11)
     moved = tapa(Q, K, AT + 100, AT + 100, fraction=fraction, power=0.3)
     assert torch.equal(moved, mine)
@@ -601,7 +765,9 @@ def test_tapa_is_its_equation(fraction: float) -> None:
 
 
 def test_tapa_in_attention_has_the_scale_of_the_equation() -> None:
-    weights = attention_weights(Q, K, q_positions=AT, k_positions=AT, scheme=group.SCHEMES["TAPA"])
+    weights = attention_weights(
+        Q, K, q_positions=AT, k_positions=AT, scheme=group.SCHEMES["TAPA"]
+    )
     assert torch.allclose(weights, tapa(Q, K, AT, AT).softmax(-1), rtol=0, atol=1e-15)
     batched = tapa(Q, K, AT.expand(2, -1), AT.expand(2, -1))
     assert torch.equal(batched, tapa(Q, K, AT, AT))
@@ -619,61 +785,171 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: XPos(PAIRS, centre=math.inf), ValueError, "centre must be finite"),
     (lambda: XPos(PAIRS, centre="0"), TypeError, "centre must be a number"),
     (lambda: XPos(PAIRS[None]), ValueError, "frequencies must have shape"),
-    (lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5), ValueError, "q must have at least 8 channels"),
+    (
+        lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5),
+        ValueError,
+        "q must have at least 8 channels",
+    ),
     (
         lambda: XPos(PAIRS).transform(X, X, A5[:4], A5),
         ValueError,
         "q must have one token for each of the 4 q_positions",
     ),
     (lambda: XPos(PAIRS).scales(A5.to(torch.bfloat16)), TypeError, "positions must be"),
-    (lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)), ValueError, "k_positions must have shape"),
-    (lambda: rotated_values(X @ X.mT, X, A5[:4], A5, rope=RoPE(PAIRS)), ValueError, "q_positions must have shape"),
-    (lambda: rotated_values(X @ X.mT, X[..., :6], A5, A5, rope=RoPE(PAIRS)), ValueError, "v must have at least 8"),
-    (lambda: rotated_values(X @ X.mT, X[:, :1], A5, A5, rope=RoPE(PAIRS)), ValueError, "weights and v must agree"),
-    (lambda: rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS)), ValueError, "weights and v must agree"),
-    (lambda: rotated_values(X @ X.mT, X[:, :, :4], A5, A5, rope=RoPE(PAIRS)), ValueError, "weights and v must agree"),
+    (
+        lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)),
+        ValueError,
+        "k_positions must have shape",
+    ),
+    (
+        lambda: rotated_values(X @ X.mT, X, A5[:4], A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "q_positions must have shape",
+    ),
+    (
+        lambda: rotated_values(X @ X.mT, X[..., :6], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "v must have at least 8",
+    ),
+    (
+        lambda: rotated_values(X @ X.mT, X[:, :1], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "weights and v must agree",
+    ),
+    (
+        lambda: rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "weights and v must agree",
+    ),
+    (
+        lambda: rotated_values(X @ X.mT, X[:, :, :4], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "weights and v must agree",
+    ),
     (lambda: PoPE(0, heads=1), ValueError, "head_dim must be"),
     (lambda: PoPE(8, heads=0), ValueError, "heads must be"),
     (lambda: PoPE(8, -1.0, heads=1), ValueError, "base must be"),
-    (lambda: PoPE(8, heads=4).transform(X, X[:, :2], A5, A5), ValueError, "k must have 4 heads"),
-    (lambda: PoPE(6, heads=4).transform(X, X, A5, A5), ValueError, r"q must have shape \(B, H, T, 6\)"),
-    (lambda: PoPE(8, heads=4).transform(X, X, A5, A5[:3]), ValueError, "k has shape .* so its positions must be"),
+    (
+        lambda: PoPE(8, heads=4).transform(X, X[:, :2], A5, A5),
+        ValueError,
+        "k must have 4 heads",
+    ),
+    (
+        lambda: PoPE(6, heads=4).transform(X, X, A5, A5),
+        ValueError,
+        r"q must have shape \(B, H, T, 6\)",
+    ),
+    (
+        lambda: PoPE(8, heads=4).transform(X, X, A5, A5[:3]),
+        ValueError,
+        "k has shape .* so its positions must be",
+    ),
     (lambda: LieRE(8, axes=0), ValueError, "axes must be"),
-    (lambda: LieRE(8, axes=1, block=3), ValueError, "block must divide head_dim = 8, got 3"),
-    (lambda: LieRE(8, axes=2).transform(X, X, A5, A5), ValueError, r"q_positions must have shape \(T, 2\)"),
-    (lambda: LieRE(8, axes=1).transform(X, X, A5[:, None, None], A5), ValueError, "q_positions must have shape"),
-    (lambda: LieRE(8, axes=1).transform(X, X, A5, A5[:2]), ValueError, "k_positions must name 5 tokens, got 2"),
-    (lambda: LieRE(6, axes=1).transform(X, X, A5, A5), ValueError, r"q must have shape \(B, H, T, 6\)"),
-    (lambda: ComRoPE(8, axes=1, block=4, heads=3).transform(X, X, A5, A5), ValueError, "q must have a multiple of 3"),
+    (
+        lambda: LieRE(8, axes=1, block=3),
+        ValueError,
+        "block must divide head_dim = 8, got 3",
+    ),
+    (
+        lambda: LieRE(8, axes=2).transform(X, X, A5, A5),
+        ValueError,
+        r"q_positions must have shape \(T, 2\)",
+    ),
+    (
+        lambda: LieRE(8, axes=1).transform(X, X, A5[:, None, None], A5),
+        ValueError,
+        "q_positions must have shape",
+    ),
+    (
+        lambda: LieRE(8, axes=1).transform(X, X, A5, A5[:2]),
+        ValueError,
+        "k_positions must name 5 tokens, got 2",
+    ),
+    (
+        lambda: LieRE(6, axes=1).transform(X, X, A5, A5),
+        ValueError,
+        r"q must have shape \(B, H, T, 6\)",
+    ),
+    (
+        lambda: ComRoPE(8, axes=1, block=4, heads=3).transform(X, X, A5, A5),
+        ValueError,
+        "q must have a multiple of 3",
+    ),
     (lambda: ComRoPE(8, axes=1, block=5, heads=1), ValueError, "block must divide"),
     (lambda: CayleySTRING(8, "rope"), TypeError, "transform must be callable"),
     (lambda: CayleySTRING(0, RoPE(PAIRS).transform), ValueError, "head_dim must be"),
-    (lambda: CayleySTRING(6, RoPE(PAIRS).transform).transform(X, X, A5, A5), ValueError, "q must have 6 channels"),
-    (lambda: FoPE(8, length=6, heads=1), ValueError, "length must let at least one pair"),
+    (
+        lambda: CayleySTRING(6, RoPE(PAIRS).transform).transform(X, X, A5, A5),
+        ValueError,
+        "q must have 6 channels",
+    ),
+    (
+        lambda: FoPE(8, length=6, heads=1),
+        ValueError,
+        "length must let at least one pair",
+    ),
     (lambda: FoPE(7, length=64, heads=1), ValueError, "dim must be even"),
-    (lambda: FoPE(8, length=64, heads=1, layout="pairs"), ValueError, "layout must be one of"),
+    (
+        lambda: FoPE(8, length=64, heads=1, layout="pairs"),
+        ValueError,
+        "layout must be one of",
+    ),
     (lambda: FoPE(8, length=64, heads=1, gain=0), ValueError, "gain must be"),
-    (lambda: FoPE(8, length=64, heads=3).transform(X, X, A5, A5), ValueError, "q must have a multiple of 3 heads"),
-    (lambda: FoPE(10, length=64, heads=1).transform(X, X, A5, A5), ValueError, "q must have at least 10 channels"),
-    (lambda: FoPE(8, length=64, heads=1).transform(X[0], X, A5, A5), ValueError, "q must have at least 4 dim"),
+    (
+        lambda: FoPE(8, length=64, heads=3).transform(X, X, A5, A5),
+        ValueError,
+        "q must have a multiple of 3 heads",
+    ),
+    (
+        lambda: FoPE(10, length=64, heads=1).transform(X, X, A5, A5),
+        ValueError,
+        "q must have at least 10 channels",
+    ),
+    (
+        lambda: FoPE(8, length=64, heads=1).transform(X[0], X, A5, A5),
+        ValueError,
+        "q must have at least 4 dim",
+    ),
     (lambda: RePo(0, 1, RoPE(PAIRS), latent=1), ValueError, "width must be"),
     (lambda: RePo(1, 1, RoPE(PAIRS), latent=0), ValueError, "latent must be"),
     (lambda: RePo(1, 0, RoPE(PAIRS), latent=1), ValueError, "heads must be"),
     (lambda: REPO.transform(X, X, A5, A5), TypeError, "q_x"),
-    (lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]), ValueError, r"q_x must have shape \(B, T, D\)"),
     (
-        lambda: REPO.transform(X[:, :2], X, A5, A5, q_x=torch.zeros(2, 5, 6), k_x=torch.zeros(2, 5, 6)),
+        lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]),
+        ValueError,
+        r"q_x must have shape \(B, T, D\)",
+    ),
+    (
+        lambda: REPO.transform(
+            X[:, :2], X, A5, A5, q_x=torch.zeros(2, 5, 6), k_x=torch.zeros(2, 5, 6)
+        ),
         ValueError,
         "q must have 4 heads",
     ),
-    (lambda: grape(X, A5, torch.ones(8), torch.ones(8)), ValueError, "a and b must span a plane"),
-    (lambda: grape(X, A5, torch.ones(7), torch.ones(8)), ValueError, r"a must have shape \(8,\)"),
+    (
+        lambda: grape(X, A5, torch.ones(8), torch.ones(8)),
+        ValueError,
+        "a and b must span a plane",
+    ),
+    (
+        lambda: grape(X, A5, torch.ones(7), torch.ones(8)),
+        ValueError,
+        r"a must have shape \(8,\)",
+    ),
     (lambda: grape(X, A5[:2], *torch.eye(8)[:2]), ValueError, "x has shape"),
-    (lambda: tapa(X, X, A5, A5, fraction=0.3), ValueError, "fraction must split the 8 channels"),
+    (
+        lambda: tapa(X, X, A5, A5, fraction=0.3),
+        ValueError,
+        "fraction must split the 8 channels",
+    ),
     (lambda: tapa(X, X, A5, A5, fraction=1.0), ValueError, "fraction must split"),
     (lambda: tapa(X, X, A5, A5, power=0), ValueError, "power must be"),
     (lambda: tapa(X, X[..., :4], A5, A5), ValueError, "k must have shape"),
-    (lambda: tapa(X, X[:, :1], A5, A5), ValueError, "q and k must agree in batch, heads"),
+    (
+        lambda: tapa(X, X[:, :1], A5, A5),
+        ValueError,
+        "q and k must agree in batch, heads",
+    ),
     (lambda: tapa(X, X[:1], A5, A5), ValueError, "q and k must agree in batch, heads"),
 ]
 
@@ -686,7 +962,9 @@ def test_refused(call: Callable[[], Any], error: type[Exception], message: str) 
 
 def test_a_scheme_takes_each_variant() -> None:
     assert {name: scheme.places for name, scheme in group.SCHEMES.items()} == {
-        name: {"RoPER": ("transform", "values"), "TAPA": ("scores",)}.get(name, ("transform",))
+        name: {"RoPER": ("transform", "values"), "TAPA": ("scores",)}.get(
+            name, ("transform",)
+        )
         for name in group.SCHEMES
     }
     assert isinstance(group.SCHEMES["xPos"], PositionScheme)

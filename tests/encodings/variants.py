@@ -32,7 +32,11 @@ Fields = dict[str, Tensor]
 
 def xpos_rotary_embedding_torch(p: Case, x: Case) -> Fields:
     at = arange(p["length"])
-    xpos = XPos(inverse_frequencies(p["dim"]), scale_base=p["xpos_scale_base"], centre=p["length"] // 2)
+    xpos = XPos(
+        inverse_frequencies(p["dim"]),
+        scale_base=p["xpos_scale_base"],
+        centre=p["length"] // 2,
+    )
     q, k = xpos.transform(torch.tensor(x["q"]), torch.tensor(x["k"]), at, at)
     scale = xpos.scales(at).repeat_interleave(2, -1)
     return {"scale": scale, "q_out": q, "k_out": k, "logits": q @ k.mT}
@@ -41,9 +45,15 @@ def xpos_rotary_embedding_torch(p: Case, x: Case) -> Fields:
 def xpos_torchscale(p: Case, x: Case) -> Fields:
     # The peer's powers run from −⌈(L + offset)/2⌉, which is −centre at position 0.
     total = p["length"] + p["offset"]
-    xpos = XPos(inverse_frequencies(p["head_dim"]), scale_base=p["scale_base"], centre=(total + 1) // 2)
+    xpos = XPos(
+        inverse_frequencies(p["head_dim"]),
+        scale_base=p["scale_base"],
+        centre=(total + 1) // 2,
+    )
     at = arange(p["length"], offset=p["offset"])
-    q, k = xpos.transform(torch.tensor(x["q"])[:, None], torch.tensor(x["k"])[:, None], at, at)
+    q, k = xpos.transform(
+        torch.tensor(x["q"])[:, None], torch.tensor(x["k"])[:, None], at, at
+    )
     return {"q_out": q[:, 0], "k_out": k[:, 0], "logits": (q @ k.mT)[:, 0]}
 
 
@@ -69,10 +79,14 @@ def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(7)
 
 
-def grape_transform(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+def grape_transform(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+) -> tuple[Tensor, Tensor]:
     """One learned plane, drawn from a seed."""
     a, b = torch.randn(2, WIDTH, generator=seeded())
-    return grape(q, q_positions, a, b, frequency=0.3), grape(k, k_positions, a, b, frequency=0.3)
+    return grape(q, q_positions, a, b, frequency=0.3), grape(
+        k, k_positions, a, b, frequency=0.3
+    )
 
 
 def fope(layout: str) -> FoPE:
@@ -94,26 +108,50 @@ def phased(module: PoPE) -> PoPE:
 ROPE = RoPE(inverse_frequencies(WIDTH))
 
 SCHEMES: dict[str, PositionScheme] = {
-    "xPos": PositionScheme("xPos", transform=XPos(inverse_frequencies(WIDTH)).transform),
-    "xPos, half": PositionScheme("xPos, half", transform=XPos(inverse_frequencies(WIDTH), layout="half").transform),
-    "RoPER": PositionScheme("RoPER", transform=ROPE.transform, values=partial(rotated_values, rope=ROPE)),
-    "PoPE": PositionScheme("PoPE", transform=phased(PoPE(WIDTH, heads=HEADS)).transform, scale=WIDTH**-0.5),
-    "LieRE, one axis": PositionScheme("LieRE", transform=LieRE(WIDTH, axes=1, block=4, generator=seeded()).transform),
-    "ComRoPE, one axis": PositionScheme(
-        "ComRoPE", transform=ComRoPE(WIDTH, axes=1, block=4, heads=HEADS, generator=seeded()).transform
+    "xPos": PositionScheme(
+        "xPos", transform=XPos(inverse_frequencies(WIDTH)).transform
     ),
-    "Cayley-STRING": PositionScheme("Cayley-STRING", transform=started(CayleySTRING(WIDTH, ROPE.transform)).transform),
+    "xPos, half": PositionScheme(
+        "xPos, half",
+        transform=XPos(inverse_frequencies(WIDTH), layout="half").transform,
+    ),
+    "RoPER": PositionScheme(
+        "RoPER", transform=ROPE.transform, values=partial(rotated_values, rope=ROPE)
+    ),
+    "PoPE": PositionScheme(
+        "PoPE", transform=phased(PoPE(WIDTH, heads=HEADS)).transform, scale=WIDTH**-0.5
+    ),
+    "LieRE, one axis": PositionScheme(
+        "LieRE", transform=LieRE(WIDTH, axes=1, block=4, generator=seeded()).transform
+    ),
+    "ComRoPE, one axis": PositionScheme(
+        "ComRoPE",
+        transform=ComRoPE(
+            WIDTH, axes=1, block=4, heads=HEADS, generator=seeded()
+        ).transform,
+    ),
+    "Cayley-STRING": PositionScheme(
+        "Cayley-STRING",
+        transform=started(CayleySTRING(WIDTH, ROPE.transform)).transform,
+    ),
     "FoPE": PositionScheme("FoPE", transform=fope("interleaved").transform),
     "FoPE, half": PositionScheme("FoPE, half", transform=fope("half").transform),
     "GRAPE, one plane": PositionScheme("GRAPE", transform=grape_transform),
     "TAPA": PositionScheme("TAPA", scores=tapa, scale=1.0),
-    "RePo": PositionScheme("RePo", transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded()).double().transform),
+    "RePo": PositionScheme(
+        "RePo",
+        transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded())
+        .double()
+        .transform,
+    ),
 }
 
 # These need hidden states: `attention(..., q_x=…, k_x=…)`, each of shape (B, T, WIDTH).
 HIDDEN: frozenset[str] = frozenset({"RePo"})
 
-MIXED = "mixed tables are no rotation: there is no formula for the cosine of a sum in them"
+MIXED = (
+    "mixed tables are no rotation: there is no formula for the cosine of a sum in them"
+)
 SCALED = "queries and keys are scaled by their positions"
 NOT: dict[tuple[str, str], str] = {
     **{
@@ -121,11 +159,27 @@ NOT: dict[tuple[str, str], str] = {
         for name in ("FoPE", "FoPE, half")
         for p in ("relative", "Toeplitz", "norm", "nothing at position zero")
     },
-    ("PoPE", "norm"): "the magnitude is the softplus of the content, in twice as many channels",
-    ("PoPE", "nothing at position zero"): "the magnitude is the softplus of the content",
-    ("TAPA", "nothing at position zero"): "only a fraction of the channels tells the content",
-    ("RePo", "nothing at position zero"): "it turns by positions that it reads from the tokens",
-    **{(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES if name != "RePo"},
+    (
+        "PoPE",
+        "norm",
+    ): "the magnitude is the softplus of the content, in twice as many channels",
+    (
+        "PoPE",
+        "nothing at position zero",
+    ): "the magnitude is the softplus of the content",
+    (
+        "TAPA",
+        "nothing at position zero",
+    ): "only a fraction of the channels tells the content",
+    (
+        "RePo",
+        "nothing at position zero",
+    ): "it turns by positions that it reads from the tokens",
+    **{
+        (name, "decays with distance"): "its cosines turn back up"
+        for name in SCHEMES
+        if name != "RePo"
+    },
     ("xPos", "norm"): SCALED,
     ("xPos, half", "norm"): SCALED,
 }

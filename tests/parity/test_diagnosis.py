@@ -1,6 +1,7 @@
 """The doctor before the peers' own functions: the right conventions, and nothing wrong where nothing is.
 
-Each function is called as the peer's own attention calls it. Where a peer does have a fault, it is written down here.
+Each function is called as the peer's own attention calls it. Where a peer does have a
+fault, it is written down here.
 """
 
 from __future__ import annotations
@@ -42,45 +43,107 @@ def agrees(report: Report, **facts: Any) -> None:
     assert report.ok, str(report)
     for name, value in facts.items():
         known = report.facts[name]
-        assert known == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), str(report)
+        assert known == (
+            pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+        ), str(report)
 
 
 # ---- rotations that share Llama's signatures: family, layout, share of the head that turns
 
 FAMILIES = [
-    *[(name, "half", 1.0) for name in ("llama", "qwen2", "qwen3", "mistral", "mixtral", "phi3", "gemma", "gemma2")],
-    *[(name, "half", 1.0) for name in ("gemma3", "olmo", "olmo2", "olmo3", "smollm3", "falcon", "granite", "esm")],
+    *[
+        (name, "half", 1.0)
+        for name in (
+            "llama",
+            "qwen2",
+            "qwen3",
+            "mistral",
+            "mixtral",
+            "phi3",
+            "gemma",
+            "gemma2",
+        )
+    ],
+    *[
+        (name, "half", 1.0)
+        for name in (
+            "gemma3",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "smollm3",
+            "falcon",
+            "granite",
+            "esm",
+        )
+    ],
     *[(name, "half", 1.0) for name in ("modernbert", "starcoder2", "gpt_oss")],
     *[(name, "half", 0.25) for name in ("gpt_neox", "stablelm")],
     *[(name, "half", 0.5) for name in ("phi", "persimmon", "nemotron")],
-    *[(name, "interleaved", 1.0) for name in ("cohere", "cohere2", "helium", "ernie4_5")],
+    *[
+        (name, "interleaved", 1.0)
+        for name in ("cohere", "cohere2", "helium", "ernie4_5")
+    ],
     *[(name, "interleaved", 0.5) for name in ("glm", "glm4")],
 ]
 PER_KIND = ("gemma3", "olmo3", "modernbert")  # a rotation for each kind of layer
-SLICED = ("phi", "stablelm", "persimmon")  # the attention layer cuts the rotated channels off
+SLICED = (
+    "phi",
+    "stablelm",
+    "persimmon",
+)  # the attention layer cuts the rotated channels off
 
 
-@pytest.mark.parametrize(("family", "layout", "share"), FAMILIES, ids=[family for family, _, _ in FAMILIES])
+@pytest.mark.parametrize(
+    ("family", "layout", "share"), FAMILIES, ids=[family for family, _, _ in FAMILIES]
+)
 def test_families_of_transformers(family: str, layout: str, share: float) -> None:
     module = import_module(f"transformers.models.{family}.modeling_{family}")
     config = AutoConfig.for_model("gemma3_text" if family == "gemma3" else family)
-    rotary = next(value for name, value in vars(module).items() if name.endswith("RotaryEmbedding"))(config)
+    rotary = next(
+        value
+        for name, value in vars(module).items()
+        if name.endswith("RotaryEmbedding")
+    )(config)
     kind = ("full_attention",) if family in PER_KIND else ()
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim = (
+        getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads
+    )
     part = int(dim * share)
 
     def apply(x: Tensor, positions: Tensor) -> Tensor:
-        turned, rest = (x[..., :part], x[..., part:]) if family in SLICED else (x, x[..., :0])
-        return torch.cat((module.apply_rotary_pos_emb(turned, turned, *rotary(x, positions, *kind))[0], rest), -1)
+        turned, rest = (
+            (x[..., :part], x[..., part:]) if family in SLICED else (x, x[..., :0])
+        )
+        return torch.cat(
+            (
+                module.apply_rotary_pos_emb(
+                    turned, turned, *rotary(x, positions, *kind)
+                )[0],
+                rest,
+            ),
+            -1,
+        )
 
-    parameters = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
+    parameters = getattr(config, "rope_parameters", None) or {
+        "rope_theta": config.rope_theta
+    }
     parameters = parameters.get(*kind, parameters) if kind else parameters
     base = float(parameters["rope_theta"])
-    facts: dict[str, Any] = {"layout": layout, "base": base, "rotated channels": f"{part} of {dim}"}
+    facts: dict[str, Any] = {
+        "layout": layout,
+        "base": base,
+        "rotated channels": f"{part} of {dim}",
+    }
     scaled = parameters.get("rope_type", "default") != "default"
     facts["schedule"] = "yarn_released" if scaled else "none"
     for wanted in ({}, {"layout": layout, "base": base, "rotary_dim": part}):
-        agrees(diagnose(apply, dim, **wanted), **facts, **{"positions per row": "yes", "first position": 0.0})
+        agrees(
+            diagnose(apply, dim, **wanted),
+            **facts,
+            **{"positions per row": "yes", "first position": 0.0},
+        )
 
 
 # ---- rotations with signatures of their own
@@ -88,20 +151,26 @@ def test_families_of_transformers(family: str, layout: str, share: float) -> Non
 
 def gptj(x: Tensor, positions: Tensor, *, rotary: Any) -> Tensor:
     sin, cos = rotary(x, positions)
-    return torch.cat((modeling_gptj.apply_rotary_pos_emb(x[..., :32], sin, cos), x[..., 32:]), -1)
+    return torch.cat(
+        (modeling_gptj.apply_rotary_pos_emb(x[..., :32], sin, cos), x[..., 32:]), -1
+    )
 
 
 def timm(x: Tensor, positions: Tensor, *, half: bool) -> Tensor:
     module = timm_layer("pos_embed_sincos")
     angles = positions[..., None] * module.freq_bands(32, temperature=10000.0, step=1)
-    angles = torch.cat((angles, angles), -1) if half else angles.repeat_interleave(2, -1)
+    angles = (
+        torch.cat((angles, angles), -1) if half else angles.repeat_interleave(2, -1)
+    )
     return module.apply_rot_embed(x, angles.sin(), angles.cos(), half=half)
 
 
 def timm_grid(x: Tensor, positions: Tensor) -> Tensor:
     """A grid of one axis."""
     module = timm_layer("pos_embed_sincos")
-    sin, cos = module.build_rotary_pos_embed([int(positions.max()) + 1], dim=128, in_pixels=False)
+    sin, cos = module.build_rotary_pos_embed(
+        [int(positions.max()) + 1], dim=128, in_pixels=False
+    )
     return module.apply_rot_embed(x, sin[positions], cos[positions])
 
 
@@ -114,29 +183,48 @@ def rotations() -> dict[str, tuple[Function, int, dict[str, Any], dict[str, Any]
     """Function, width, what is said to the doctor, and the facts."""
     heads_third = {"token_axis": 1}
     v2, v3 = modeling_deepseek_v2, modeling_deepseek_v3
-    of_gptj = modeling_gptj.GPTJRotaryEmbedding(configuration_gptj.GPTJConfig(n_embd=256, n_head=4, rotary_dim=32))
-    of_llama4 = modeling_llama4.Llama4TextRotaryEmbedding(configuration_llama4.Llama4TextConfig())
+    of_gptj = modeling_gptj.GPTJRotaryEmbedding(
+        configuration_gptj.GPTJConfig(n_embd=256, n_head=4, rotary_dim=32)
+    )
+    of_llama4 = modeling_llama4.Llama4TextRotaryEmbedding(
+        configuration_llama4.Llama4TextConfig()
+    )
     of_v2, of_v3 = (
         v2.DeepseekV2RotaryEmbedding(v2.DeepseekV2Config()),
         v3.DeepseekV3RotaryEmbedding(v3.DeepseekV3Config()),
     )
-    of_x = {factor: x_transformers.RotaryEmbedding(32, interpolation_factor=factor) for factor in (1.0, 4.0)}
+    of_x = {
+        factor: x_transformers.RotaryEmbedding(32, interpolation_factor=factor)
+        for factor in (1.0, 4.0)
+    }
     torch_ = rotary_embedding_torch.RotaryEmbedding
-    of_torch = {factor: torch_(32, theta_rescale_factor=factor, cache_if_possible=False) for factor in (1.0, 4.0)}
+    of_torch = {
+        factor: torch_(32, theta_rescale_factor=factor, cache_if_possible=False)
+        for factor in (1.0, 4.0)
+    }
     neighbours = {"layout": "interleaved", "base": 10_000.0}
     part = neighbours | {"rotated channels": "32 of 64"}
     linear = {"schedule": "linear_interpolation", "factor": 4.0}
-    raised = part | {"base": (ntk_aware(32, 1e4, factor=4.0).frequencies[1] ** -16).item()}
+    raised = part | {
+        "base": (ntk_aware(32, 1e4, factor=4.0).frequencies[1] ** -16).item()
+    }
 
     def x_rotary(factor: float) -> Function:
         return lambda x, at: x_transformers.apply_rotary_pos_emb(x, of_x[factor](at)[0])
 
     def torch_rotary(factor: float) -> Function:
-        return lambda x, at: rotary_embedding_torch.apply_rotary_emb(of_torch[factor](at), x)
+        return lambda x, at: rotary_embedding_torch.apply_rotary_emb(
+            of_torch[factor](at), x
+        )
 
     return {
         "gptj": (partial(gptj, rotary=of_gptj), 64, heads_third, part),
-        "llama4": (single(modeling_llama4.apply_rotary_emb, of_llama4), 128, heads_third, neighbours | {"base": 5e5}),
+        "llama4": (
+            single(modeling_llama4.apply_rotary_emb, of_llama4),
+            128,
+            heads_third,
+            neighbours | {"base": 5e5},
+        ),
         "deepseek_v2": (single(v2.apply_rotary_emb, of_v2), 64, {}, neighbours),
         "deepseek_v3": (
             lambda x, at: v3.apply_rotary_pos_emb_interleave(x, x, *of_v3(x, at))[0],
@@ -145,7 +233,12 @@ def rotations() -> dict[str, tuple[Function, int, dict[str, Any], dict[str, Any]
         "x-transformers": (x_rotary(1.0), 64, {}, part),
         "x-transformers, interpolated": (x_rotary(4.0), 64, {}, part | linear),
         "timm": (partial(timm, half=False), 64, {}, neighbours),
-        "timm, half": (partial(timm, half=True), 64, {}, neighbours | {"layout": "half"}),
+        "timm, half": (
+            partial(timm, half=True),
+            64,
+            {},
+            neighbours | {"layout": "half"},
+        ),
         "timm, a grid": (timm_grid, 64, {}, neighbours),
         "rotary-embedding-torch": (torch_rotary(1.0), 64, {}, part),
         "rotary-embedding-torch, rescaled": (torch_rotary(4.0), 64, {}, raised),
@@ -164,7 +257,9 @@ def test_other_rotations(name: str) -> None:
 def test_rotary_embedding_torch_counts_in_the_dtype_of_the_query() -> None:
     """`rotate_queries_or_keys` makes positions in the query's dtype and takes one offset for all of them."""
     rotary = rotary_embedding_torch.RotaryEmbedding(64)
-    report = diagnose(lambda x, at: rotary.rotate_queries_or_keys(x, offset=int(at[0])), 64, base=1e4)
+    report = diagnose(
+        lambda x, at: rotary.rotate_queries_or_keys(x, offset=int(at[0])), 64, base=1e4
+    )
     assert report.codes == {"low-precision", "order-ignored"}, str(report)
     x = torch.tensor([1.0, 0.0] * 32, dtype=torch.bfloat16).expand(1, 1, 2, -1)
     first, second = rotary.rotate_queries_or_keys(x, offset=257)[0, 0]
@@ -176,7 +271,9 @@ def test_rotary_embedding_torch_counts_in_the_dtype_of_the_query() -> None:
 LONG = 20_000
 
 
-def tables() -> dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any], dict[str, Any]]]:
+def tables() -> dict[
+    str, tuple[Callable[[Tensor], Tensor], dict[str, Any], dict[str, Any]]
+]:
     """Function, what is said to the doctor, and the facts, all of width 64."""
     marian = modeling_marian.MarianSinusoidalPositionalEmbedding(512, 64)
     marian.weight.data = marian.create_weight()
@@ -184,17 +281,30 @@ def tables() -> dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any], dict
     musicgen = modeling_musicgen.MusicgenSinusoidalPositionalEmbedding(1024, 64)
     scaled = x_transformers.ScaledSinusoidalEmbedding(64)
     sine, cosine = (
-        {"layout": "concatenated", "base": 10_000.0, "first in a pair": name} for name in ("sine", "cosine")
+        {"layout": "concatenated", "base": 10_000.0, "first in a pair": name}
+        for name in ("sine", "cosine")
     )
     divided = {"form": "tensor2tensor (the last frequency is 1/base)"}
     fsmt = modeling_fsmt.SinusoidalPositionalEmbedding.get_embedding(LONG, 64, None)
     return {
-        "whisper": (lambda at: modeling_whisper.sinusoids(LONG, 64)[at], {}, sine | divided),
+        "whisper": (
+            lambda at: modeling_whisper.sinusoids(LONG, 64)[at],
+            {},
+            sine | divided,
+        ),
         "marian": (lambda at: marian(None, position_ids=at), {}, sine),
-        "m2m_100": (lambda at: m2m.weights[at + 2], {"offset": 2}, sine | divided),  # from padding_idx + 1
+        "m2m_100": (
+            lambda at: m2m.weights[at + 2],
+            {"offset": 2},
+            sine | divided,
+        ),  # from padding_idx + 1
         "musicgen": (lambda at: musicgen.weights[at], {}, cosine | divided),
         "fsmt": (lambda at: fsmt[at], {}, sine | divided),
-        "gptj": (lambda at: modeling_gptj.create_sinusoidal_positions(LONG, 64)[at], {}, sine),
+        "gptj": (
+            lambda at: modeling_gptj.create_sinusoidal_positions(LONG, 64)[at],
+            {},
+            sine,
+        ),
         "x-transformers": (
             lambda at: scaled(torch.zeros(1, len(at), 64), pos=at),
             *({}, sine | {"length of a pair": 0.125}),
@@ -224,7 +334,9 @@ def of_mask(module: Any, heads: int) -> Callable[[Tensor, Tensor], Tensor]:
 
     def function(q: Tensor, k: Tensor) -> Tensor:
         mask = torch.ones(1, int(k.max()) + 1, dtype=torch.long)
-        return module.build_alibi_tensor(mask, heads, torch.float32).view(heads, 1, -1)[..., k]
+        return module.build_alibi_tensor(mask, heads, torch.float32).view(heads, 1, -1)[
+            ..., k
+        ]
 
     return function
 
@@ -235,12 +347,18 @@ def test_alibi(heads: int) -> None:
     key_alone = "ALiBi, of the key's position alone (the same softmax)"
     agrees(diagnose(of_mask(modeling_bloom, heads)), heads=heads, form=key_alone)
     agrees(
-        diagnose(lambda q, k: modeling_mpt.build_mpt_alibi_tensor(heads, int(k.max()) + 1)[..., k]),
+        diagnose(
+            lambda q, k: modeling_mpt.build_mpt_alibi_tensor(heads, int(k.max()) + 1)[
+                ..., k
+            ]
+        ),
         heads=heads,
         form=key_alone,
     )
     agrees(diagnose(x_bias.forward_custom_pos), heads=heads, form="ALiBi")
-    rounds = diagnose(of_mask(modeling_falcon, heads))  # products of positions and slopes, both in bfloat16
+    rounds = diagnose(
+        of_mask(modeling_falcon, heads)
+    )  # products of positions and slopes, both in bfloat16
     assert rounds.codes & {"low-precision", "slopes-cast"}, str(rounds)
 
 
@@ -249,20 +367,32 @@ def test_alibi(heads: int) -> None:
 def test_t5(causal: bool, count: int, longest: int) -> None:
     torch.manual_seed(count)
     config = configuration_t5.T5Config(
-        relative_attention_num_buckets=count, relative_attention_max_distance=longest, is_decoder=causal, num_heads=1
+        relative_attention_num_buckets=count,
+        relative_attention_max_distance=longest,
+        is_decoder=causal,
+        num_heads=1,
     )
-    layer = modeling_t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    layer = modeling_t5.T5Attention(
+        config, has_relative_attention_bias=True, layer_idx=0
+    )
     rule = x_transformers.RelativePositionBias._relative_position_bucket
     facts = {"directions": 2 - causal, "largest distance": longest}
 
     def bias(q: Tensor, k: Tensor) -> Tensor:
         first, last = int(q.min()), int(q.max())
-        return layer.compute_bias(last - first + 1, int(k.max()) + 1, past_seen_tokens=first)[:, :, q - first][..., k]
+        return layer.compute_bias(
+            last - first + 1, int(k.max()) + 1, past_seen_tokens=first
+        )[:, :, q - first][..., k]
 
-    for wanted in ({}, {"bidirectional": not causal, "num_buckets": count, "max_distance": longest}):
+    for wanted in (
+        {},
+        {"bidirectional": not causal, "num_buckets": count, "max_distance": longest},
+    ):
         agrees(diagnose(bias, **wanted), **facts)
         for buckets in (
-            lambda r: modeling_t5.T5Attention._relative_position_bucket(r, not causal, count, longest),
+            lambda r: modeling_t5.T5Attention._relative_position_bucket(
+                r, not causal, count, longest
+            ),
             lambda r: rule(r, causal, count, longest),
         ):
             agrees(diagnose(buckets, **wanted), **facts)
