@@ -830,7 +830,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: window_index(PLACES, PLACES, (2, 0)),
         ValueError,
-        r"window\[1\] must be at least 1, got 0",
+        r"window\[1\] must be an integer ≥ 1, got 0",
     ),
     (lambda: window_index(PLACES, PLACES, (2, 2.0)), TypeError, r"window\[1\]"),  # type: ignore[arg-type]
     (

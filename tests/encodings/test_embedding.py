@@ -944,7 +944,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: pixel_frequencies(3, 1),
         ValueError,
-        "max_resolution must be an integer ≥ 2",
+        "max_resolution must be at least 2",
     ),
     (lambda: pixel_frequencies(3, 8, spacing="log"), ValueError, "spacing"),
     (lambda: perceiver_fourier(AT, 3, 8), TypeError, "max_resolution"),  # type: ignore[arg-type]

@@ -751,7 +751,7 @@ def test_stored_runs_are_whole(
 
 BAD = {
     "k": (lambda: lab.k_back(0), ValueError, "k must be an integer ≥ 1, got 0"),
-    "k float": (lambda: lab.k_back(1.5), TypeError, "k must be an integer, got 1.5"),
+    "k float": (lambda: lab.k_back(1.5), TypeError, "k must be an integer ≥ 1, got 1.5"),
     "vocabulary": (
         lambda: lab.k_back(vocabulary=1),
         ValueError,

@@ -292,7 +292,7 @@ def test_F1_07_linear_interpolation() -> None:
         linear_interpolation(256, 1e6, factor=1).frequencies,
         inverse_frequencies(256, 1e6),
     )
-    with pytest.raises(ValueError, match="factor must be an integer ≥ 1"):
+    with pytest.raises(ValueError, match="factor must be at least 1"):
         linear_interpolation(256, 1e6, factor=0.5)
 
 
@@ -489,7 +489,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: ntk_aware(8, 1e4, factor=0.99),
         ValueError,
-        "factor must be an integer ≥ 1",
+        "factor must be at least 1",
     ),
     (lambda: ntk_aware(8, "1e4", factor=2), TypeError, "base must be a number"),
     (
@@ -505,7 +505,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: dynamic_ntk(8, 1e4, factor=0.5, original_length=8, length=80),
         ValueError,
-        "factor must be an integer ≥ 1",
+        "factor must be at least 1",
     ),
     (
         lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=4, beta=1),
@@ -520,7 +520,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: yarn(8, 1e4, factor=0.5, original_length=8),
         ValueError,
-        "factor must be an integer ≥ 1",
+        "factor must be at least 1",
     ),
     (
         lambda: yarn_released(8, 1.0, factor=2, original_length=8),
@@ -561,7 +561,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "mscale_all_dim must be",
     ),
-    (lambda: yarn_attention_factor(0.5), ValueError, "factor must be an integer ≥ 1"),
+    (lambda: yarn_attention_factor(0.5), ValueError, "factor must be at least 1"),
     (
         lambda: deepseek_softmax_scale(0, factor=2, mscale_all_dim=1),
         ValueError,
@@ -635,7 +635,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: proportional(8, 1e4, fraction=0.5, factor=0.5),
         ValueError,
-        "factor must be an integer ≥ 1",
+        "factor must be at least 1",
     ),
     (
         lambda: clipped(inverse_frequencies(8), count=2),
