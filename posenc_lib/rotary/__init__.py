@@ -1,4 +1,4 @@
-"""Place 2: queries and keys are transformed by their own positions before the dot product."""
+"""The field `transform`: queries and keys, each transformed by its own position."""
 
 from posenc_lib.rotary.latent import LatentKeys, LatentQueries
 from posenc_lib.rotary.multiaxis import (

@@ -1,37 +1,48 @@
-"""The rotation in as few passes over memory as PyTorch has for it: the numbers of `rotate_pairs`, sooner."""
+"""Rotations applied to tensors: the numbers of `rotate_pairs`, in fewer passes."""
 
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from posenc_lib import _checks
 from posenc_lib._torch import in_transform, one_storage, values_known
-from posenc_lib.rotary.pairs import rotate_pairs, split_pairs
+from posenc_lib.rotary.pairs import Layout, rotate_pairs, split_pairs
 
 BLOCK = 2**20  # numbers that are rotated at once where that takes several passes
 
 
+class _Tables(NamedTuple):
+    """cos α, sin α and, in the interleaved layout, e^{iα}; they broadcast to x."""
+
+    cos: Tensor
+    sin: Tensor
+    phasors: Tensor | None
+
+
 def apply_rotary(
-    x: Tensor, cos: Tensor, sin: Tensor, layout: str, *, out: Tensor | None = None
+    x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, *, out: Tensor | None = None
 ) -> Tensor:
-    """`rotate_pairs`, written straight into the result; tables broadcast to x's leading axes."""
+    """The same numbers as `rotate_pairs`, written straight into the result or `out`.
+
+    Tables broadcast to x's leading axes.
+    """
     compute = _checks.at_least_float32(x.dtype, cos.dtype)
     if cos.dtype != compute:
         cos, sin = cos.to(compute), sin.to(compute)
-    given = (x, cos, sin) if out is None else (x, cos, sin, _checked_out(out, x))
-    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    operands = (x, cos, sin) if out is None else (x, cos, sin, _checked_out(out, x))
+    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in operands)
     if out is not None and wants_gradient:
         raise ValueError(
-            "out must be None where a gradient is wanted: what is written over has "
-            "none; got a tensor"
+            "out must be None where a gradient is wanted: "
+            "a tensor that is overwritten has none; got a tensor"
         )
     if torch.compiler.is_compiling() or in_transform(x):
-        # The compiler fuses the equation into one pass over memory; op by op, each of
-        # its terms is a pass.
+        # The compiler fuses the equation into one pass over memory, while each of the
+        # operations below would be a pass.
         rotated = rotate_pairs(x, cos, sin, layout)
         return rotated if out is None else out.copy_(rotated)
     if wants_gradient:
@@ -39,27 +50,20 @@ def apply_rotary(
     in_place = False
     if out is None:
         out = torch.empty_like(x)
-    elif one_storage(out, x):
-        # One memory: at the same places, or x must be kept while it is written over.
-        in_place = (out.storage_offset(), out.stride()) == (
-            x.storage_offset(),
-            x.stride(),
-        )
-        x = x if in_place else x.clone()
-    elif _share_memory(out, x):
-        x = x.clone()
-    # e^{iα} is made once for all blocks.
-    tables = (
-        (cos, sin, torch.complex(cos, sin)) if layout == "interleaved" else (cos, sin)
-    )
-    _write_rotated(out, x, tables, layout, in_place=in_place)
+    else:
+        in_place = _same_elements(out, x)
+        if not in_place and _may_overlap(out, x):
+            x = x.clone()  # it is read after parts of `out` are written
+    # e^{iα} is computed once for all blocks.
+    phasors = torch.complex(cos, sin) if layout == "interleaved" else None
+    _write_rotated(out, x, _Tables(cos, sin, phasors), layout, in_place=in_place)
     return out
 
 
 def apply_rotary_per_head(
-    name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: str
+    name: str, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout
 ) -> Tensor:
-    """`Rotation` for tables (H, T, r/2) or (B, H, T, r/2), which differ from head to head."""
+    """`apply_rotary` for one table a head: (H, T, r/2) or (B, H, T, r/2)."""
     heads, length, width = cos.shape[-3], cos.shape[-2], 2 * cos.shape[-1]
     if x.dim() != 4 or x.shape[1] != heads:
         raise ValueError(
@@ -70,10 +74,9 @@ def apply_rotary_per_head(
             f"{name} must have at least {width} channels, got {x.shape[3]}"
         )
     if x.shape[2] != length or (cos.dim() == 4 and x.shape[0] != cos.shape[0]):
-        wanted = (*cos.shape[:-3], length)
         raise ValueError(
-            f"{name} must have one token for each position {wanted}, got shape "
-            f"{tuple(x.shape)}"
+            f"{name} must have one token for each position "
+            f"{(*cos.shape[:-3], length)}, got shape {tuple(x.shape)}"
         )
     return apply_rotary(x, cos, sin, layout)
 
@@ -87,24 +90,40 @@ def _checked_out(out: Any, x: Tensor) -> Tensor:
             f"out must be like x, {tuple(x.shape)} in {x.dtype} on {x.device}; "
             f"got {tuple(out.shape)} in {out.dtype} on {out.device}"
         )
-    # of the axes that step less far; where the next step is no further, two numbers
-    # have one place
+    # Every index needs memory of its own. Go through the axes from the smallest stride
+    # to the largest: with the axes so far, indices differ by up to `reach` numbers in
+    # memory. The next axis must step farther, or its second entry may begin among the
+    # numbers of its first, as in an expanded tensor, whose stride is 0.
     reach = 0
-    for step, size in sorted(zip(out.stride(), out.shape, strict=True)):
-        if size > 1 and step <= reach and out.numel():
+    for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
+        if size > 1 and stride <= reach and out.numel():
             raise ValueError(
-                "out must have memory for each of its numbers, got one of strides "
-                f"{out.stride()}"
+                "out must have memory for each of its numbers, "
+                f"got one of strides {out.stride()}"
             )
-        reach += step * (size - 1)
+        reach += stride * (size - 1)
     return out
 
 
-def _share_memory(one: Tensor, two: Tensor) -> bool:
-    """Whether two storages may be one memory, as those of one NumPy array are."""
-    if not (values_known(one) and values_known(two)):
+def _same_elements(out: Tensor, x: Tensor) -> bool:
+    """Whether each index means the same memory in both tensors."""
+    return (
+        one_storage(out, x)
+        and out.storage_offset() == x.storage_offset()
+        and out.stride() == x.stride()
+    )
+
+
+def _may_overlap(out: Tensor, x: Tensor) -> bool:
+    """Whether writing into `out` may change x: views of one storage or one memory.
+
+    Two storages are one memory where both are made from one NumPy array.
+    """
+    if one_storage(out, x):
+        return True
+    if not (values_known(out) and values_known(x)):
         return False
-    a, b = one.untyped_storage(), two.untyped_storage()
+    a, b = out.untyped_storage(), x.untyped_storage()
     return (
         a.data_ptr() < b.data_ptr() + b.nbytes()
         and b.data_ptr() < a.data_ptr() + a.nbytes()
@@ -112,95 +131,125 @@ def _share_memory(one: Tensor, two: Tensor) -> bool:
 
 
 class _ApplyRotary(torch.autograd.Function):
-    """`apply_rotary` and its gradient: the same with −α, which needs the tables but not x."""
+    """`apply_rotary` with its gradient, the rotation by −α: it needs no x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout
+    ) -> Tensor:
         ctx.layout = layout
-        ctx.save_for_backward(
-            x if cos.requires_grad or sin.requires_grad else None, cos, sin
-        )
+        learned_tables = cos.requires_grad or sin.requires_grad
+        ctx.save_for_backward(x if learned_tables else None, cos, sin)
         return apply_rotary(x, cos, sin, layout)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, cos, sin = ctx.saved_tensors
-        grad_cos = grad_sin = None
+        grad_x = grad_cos = grad_sin = None
         if x is not None:
             width = 2 * cos.shape[-1]
-            (a, b), (c, d) = (
-                split_pairs(y.narrow(-1, 0, width).to(cos.dtype), ctx.layout)
-                for y in (x, grad)
+            (a, b), (grad_a, grad_b) = (
+                split_pairs(t.narrow(-1, 0, width).to(cos.dtype), ctx.layout)
+                for t in (x, grad)
             )
-            grad_cos = (a * c + b * d).sum_to_size(cos.shape)
-            grad_sin = (a * d - b * c).sum_to_size(sin.shape)
-        grad_x = (
-            apply_rotary(grad, cos, -sin, ctx.layout)
-            if ctx.needs_input_grad[0]
-            else None
-        )
+            grad_cos = (a * grad_a + b * grad_b).sum_to_size(cos.shape)
+            grad_sin = (a * grad_b - b * grad_a).sum_to_size(sin.shape)
+        if ctx.needs_input_grad[0]:
+            grad_x = apply_rotary(grad, cos, -sin, ctx.layout)
         return grad_x, grad_cos, grad_sin, None
 
 
 def _write_rotated(
-    out: Tensor, x: Tensor, tables: tuple[Tensor, ...], layout: str, *, in_place: bool
+    out: Tensor, x: Tensor, tables: _Tables, layout: Layout, *, in_place: bool
 ) -> None:
-    """x rotated into `out`, which is x if `in_place`, by as few passes over memory as PyTorch has for it.
-
-    The tables are cos α and sin α, and e^{iα} in the interleaved layout.
-    """
-    cos, sin, *turns = tables
-    width = 2 * cos.shape[-1]
+    """Write the rotated x into `out`, which is x itself if `in_place`."""
+    compute, width = tables.cos.dtype, 2 * tables.cos.shape[-1]
     if x.shape[-1] > width:
         out[..., width:].copy_(x[..., width:])
         out, x = out[..., :width], x[..., :width]
-    if turns and x.dtype == cos.dtype and _complex_in_place(x, out):
-        (e,) = turns
-        torch.mul(
-            x.view(e.dtype), e, out=out.view(e.dtype)
-        )  # one pass: e^{iα} (a + ib)
-        return
-    if (
+    if tables.phasors is not None and x.dtype == compute and _complex_in_place(x, out):
+        _write_products(out, x, tables.phasors)
+    elif _exceeds_block(x):
+        _write_blocks(out, x, tables, layout, in_place=in_place)
+    elif x.dtype != compute:
+        converted = x.to(compute)
+        _write_rotated(converted, converted, tables, layout, in_place=True)
+        out.copy_(converted)
+    else:
+        _write_pairs(out, x, tables, layout, in_place=in_place)
+
+
+def _write_products(out: Tensor, x: Tensor, phasors: Tensor) -> None:
+    """One pass: each pair is the complex number a + ib, and its product is e^{iα}."""
+    torch.mul(x.view(phasors.dtype), phasors, out=out.view(phasors.dtype))
+
+
+def _write_pairs(
+    out: Tensor, x: Tensor, tables: _Tables, layout: Layout, *, in_place: bool
+) -> None:
+    """Four passes, two for each member of the pairs."""
+    first, second = split_pairs(out, layout)
+    if in_place:
+        a, b = first.clone(), second  # a is read again after `first` is written
+    else:
+        a, b = split_pairs(x, layout)
+    torch.mul(a, tables.cos, out=first).addcmul_(b, tables.sin, value=-1)
+    torch.mul(b, tables.cos, out=second).addcmul_(a, tables.sin)
+
+
+def _exceeds_block(x: Tensor) -> bool:
+    """Whether several passes over x on the CPU would read it from memory each time."""
+    return (
         not isinstance(x.numel(), torch.SymInt)
         and x.numel() > BLOCK
         and x.dim() > 1
         and x.device.type == "cpu"
-    ):
-        # Several passes should find their numbers in the cache: as many rows at once as
-        # that allows, or parts of one.
-        rows = max(1, BLOCK * len(x) // x.numel())
-        for i in range(0, len(x), rows):
-            own = (
-                t[i : i + rows] if t.dim() == x.dim() and len(t) > 1 else t
-                for t in tables
-            )
-            parts = (out[i : i + rows], x[i : i + rows], *own)
-            o, y, *ts = (
-                t.squeeze(0) if rows == 1 and t.dim() == x.dim() else t for t in parts
-            )
-            _write_rotated(o, y, tuple(ts), layout, in_place=in_place)
-        return
-    if x.dtype != cos.dtype:
-        wide = x.to(cos.dtype)
-        _write_rotated(wide, wide, tables, layout, in_place=True)
-        out.copy_(wide)
-        return
-    first, second = split_pairs(out, layout)
-    a, b = (
-        (first.clone(), second) if in_place else split_pairs(x, layout)
-    )  # a is wanted when `first` is written over
-    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
-    torch.mul(b, cos, out=second).addcmul_(a, sin)
+    )
+
+
+def _write_blocks(
+    out: Tensor, x: Tensor, tables: _Tables, layout: Layout, *, in_place: bool
+) -> None:
+    """Block by block, so that all passes but the first find a block in the cache.
+
+    A block is as many entries of the first axis as `BLOCK` allows; a single entry that
+    is larger is divided along its own first axis.
+    """
+    count = max(1, BLOCK * len(x) // x.numel())
+    for start in range(0, len(x), count):
+        out_block, x_block, cos, sin = (
+            _entries(t, start, count, x.dim()) for t in (out, x, tables.cos, tables.sin)
+        )
+        phasors = tables.phasors
+        if phasors is not None:
+            phasors = _entries(phasors, start, count, x.dim())
+        block = _Tables(cos, sin, phasors)
+        _write_rotated(out_block, x_block, block, layout, in_place=in_place)
+
+
+def _entries(t: Tensor, start: int, count: int, axes: int) -> Tensor:
+    """The part of t for `count` entries of the first of x's axes; one drops the axis.
+
+    A tensor without that axis, or with one entry on it, holds for all of them.
+    """
+    if t.dim() < axes:
+        return t
+    part = t[start : start + count] if len(t) > 1 else t
+    return part.squeeze(0) if count == 1 else part
 
 
 def _complex_in_place(*tensors: Tensor) -> bool:
-    """Whether pairs lie in memory as complex numbers do: members next to each other, the first at an even place."""
+    """Whether pairs lie in memory as complex numbers do, so that `view` can read them.
+
+    The members are neighbours, and the first one has an even address in units of one
+    number.
+    """
     return all(
         type(x) in (Tensor, torch.nn.Parameter)
         and x.stride(-1) == 1
         and gcd(x.storage_offset(), *x.stride()[:-1]) % 2 == 0
-        and x.data_ptr() % (2 * x.element_size())
-        == 0  # NumPy may give memory that begins between
+        # NumPy may give memory that begins between two complex numbers.
+        and x.data_ptr() % (2 * x.element_size()) == 0
         and not x.is_neg()
         for x in tensors
     )

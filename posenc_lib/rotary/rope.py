@@ -1,4 +1,4 @@
-"""Rotary position embedding, for all or some of the channels, in both layouts (`rotary.pairs`)."""
+"""Rotary position embedding of all or some channels, in both layouts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from torch import Tensor
 from posenc_lib import _checks
 from posenc_lib.frequencies import cos_sin
 from posenc_lib.rotary._apply import apply_rotary
-from posenc_lib.rotary.pairs import LAYOUTS
+from posenc_lib.rotary.pairs import LAYOUTS, Layout
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """A rotation of every pair of channels, made once by `rope(positions)` and applied by every layer.
+    """A rotation of every pair of channels, made once and applied in every layer.
 
     Equation: (a, b) → (a cos α − b sin α,  a sin α + b cos α) for each pair,
         counter-clockwise      (su2021 eq. 34)
     Shapes: x (..., T, d) → (..., T, d); with batched positions x is (B, H, T, d)
 
-    The first r channels are rotated, r = 2 × the number of frequencies; the others pass
-    through bit by bit. `rotation(x, out=y)` writes into y, which may overlap x,
-    `rotation(x, out=x)` in place; neither has a gradient. `rotation.inverse()` undoes
-    it, `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
+    `rope(positions)` makes it. The first r channels are rotated, r = 2 × the number of
+    frequencies; the others pass through bit by bit. `rotation(x, out=y)` writes into y,
+    which may overlap x, and `rotation(x, out=x)` in place; neither has a gradient.
+    `rotation.inverse()` undoes it; `a @ b` or `a.after(b)` is "first b, then a":
+    R(m) @ R(n) = R(m + n).
 
     Args:
         cos: (T, r/2), or (B, T, r/2) for positions of a batch, already multiplied by
@@ -47,7 +48,7 @@ class Rotation:
 
     cos: Tensor
     sin: Tensor
-    layout: str = "interleaved"
+    layout: Layout = "interleaved"
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -64,21 +65,14 @@ class Rotation:
     def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         check_tokens(x, self.cos)
         cos, sin = self.cos, self.sin  # (T, r/2) or (B, T, r/2)
-        if cos.dim() == 3:
-            cos, sin = (
-                cos[:, None],
-                sin[:, None],
-            )  # (B, 1, T, r/2): one table for all heads
+        if cos.dim() == 3:  # one table for all heads
+            cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, r/2)
         return apply_rotary(x, cos, sin, self.layout, out=out)
 
     def inverse(self) -> Rotation:
         """The rotation by −m, which undoes this one (its scale included)."""
-        return Rotation(
-            self.cos / self.scale**2,
-            -self.sin / self.scale**2,
-            self.layout,
-            1 / self.scale,
-        )
+        cos, sin = self.cos / self.scale**2, -self.sin / self.scale**2
+        return Rotation(cos, sin, self.layout, 1 / self.scale)
 
     def __matmul__(self, other: Rotation) -> Rotation:
         """The same as `after`; torch.compile traces only the method's name."""
@@ -90,9 +84,9 @@ class Rotation:
             raise TypeError(f"other must be a Rotation, got {other!r}")
         if self.layout != other.layout or self.cos.shape != other.cos.shape:
             raise ValueError(
-                "both rotations must have one layout and shape, got "
-                f"{self.layout} {tuple(self.cos.shape)} and {other.layout} "
-                f"{tuple(other.cos.shape)}"
+                "both rotations must have one layout and shape, "
+                f"got {self.layout} {tuple(self.cos.shape)} "
+                f"and {other.layout} {tuple(other.cos.shape)}"
             )
         cos = self.cos * other.cos - self.sin * other.sin
         sin = self.sin * other.cos + self.cos * other.sin
@@ -101,36 +95,39 @@ class Rotation:
 
 @dataclass(frozen=True, eq=False)
 class RoPE:
-    """Rotary position embedding: rotate query and key by their own positions; the score sees their difference.
+    """Rotary position embedding: query and key are rotated by their own positions.
 
-    Equation: (R_m q)ᵀ (R_n k) = qᵀ R_{n−m} k,  R_m = ⊕_i rotation by m ω_i      (su2021
-        eq. 14–16, 34)
+    Equation: (R_m q)ᵀ (R_n k) = qᵀ R_{n−m} k,  R_m = ⊕_i rotation by m ω_i
+        (su2021 eq. 14–16, 34)
     Shapes: positions (T,) or (B, T) → a `Rotation`;  q (..., Tq, d), k (..., Tk, d) →
         the same shapes, with batched positions q (B, H, Tq, d), k (B, Hk, Tk, d)
 
-    `rope(positions)` gives the rotation as a value, to be made once and applied in
-    every layer. `rope.transform` is the same as one call on query and key. Nothing is
-    cached, so no cast or copy of a model can spoil it.
+    So the score depends on the difference of the positions. `rope(positions)` gives the
+    rotation as a value, to be made once and applied in every layer; `rope.transform`
+    applies it to query and key in one call. Nothing is cached, so no cast or copy of a
+    model can spoil it.
 
     Args:
-        frequencies: (r/2,) ω_i in radians per position, float64:
-            `inverse_frequencies(d)`, or what a schedule returns. Fewer than d/2 of them
-            rotate only the first r channels (partial rotary, as in GPT-J and GPT-NeoX).
+        frequencies: (r/2,) ω_i in radians per position (`inv_freq` in most code),
+            float64: `inverse_frequencies(d)`, or what a schedule returns. Fewer than
+            d/2 of them rotate only the first r channels (partial rotary, as in GPT-J
+            and GPT-NeoX).
         layout: "interleaved" is the paper's; "half" is what Llama weights in
             transformers expect.
         attention_factor: multiplies cos and sin, hence scores by its square; 1 without
             YaRN or LongRoPE.
 
     Raises:
-        TypeError, ValueError: frequencies that are no float64 or float32 vector, an
+        TypeError, ValueError: frequencies that are not a float64 or float32 vector, an
             unknown layout, a factor that is not above 0; then as `Rotation`.
 
     Source: su2021
+    Checked: golden; parity
     Chapter: 10
     """
 
     frequencies: Tensor
-    layout: str = "interleaved"
+    layout: Layout = "interleaved"
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -143,26 +140,19 @@ class RoPE:
     ) -> Rotation:
         _checks.attention_positions("positions", positions)
         cos, sin = cos_sin(positions, self.frequencies, dtype=dtype)
-        return Rotation(
-            cos * self.attention_factor,
-            sin * self.attention_factor,
-            self.layout,
-            self.attention_factor,
-        )
+        a = self.attention_factor
+        return Rotation(cos * a, sin * a, self.layout, a)
 
     def transform(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Query and key, each rotated by its own positions; float64 tensors get float64 tables."""
+        """Query and key, each rotated by its own positions."""
         for name, x in (("q", q), ("k", k)):
             _checks.floating_tensor(name, x, least_dims=2)
-        dtype = _checks.at_least_float32(q.dtype, k.dtype)
-        q_rotation = self(
-            _checks.attention_positions("q_positions", q_positions), dtype
-        )
-        k_rotation = self(
-            _checks.attention_positions("k_positions", k_positions), dtype
-        )
+        q_positions = _checks.attention_positions("q_positions", q_positions)
+        k_positions = _checks.attention_positions("k_positions", k_positions)
+        dtype = _checks.at_least_float32(q.dtype, k.dtype)  # float64 tables for float64
+        q_rotation, k_rotation = self(q_positions, dtype), self(k_positions, dtype)
         check_tokens(q, q_rotation.cos, "q", "q_positions")
         check_tokens(k, k_rotation.cos, "k", "k_positions")
         return q_rotation(q), k_rotation(k)
@@ -178,24 +168,22 @@ def checked_rope(name: str, value: Any) -> RoPE:
 def check_tokens(
     x: Tensor, cos: Tensor, name: str = "x", positions: str = "positions"
 ) -> None:
-    """Whether x has a token for each position of the table, and channels to turn."""
+    """Whether x has a token for each position of the table, and channels to rotate."""
     _checks.floating_tensor(name, x, least_dims=2)
     length, width = cos.shape[-2], 2 * cos.shape[-1]
     if x.shape[-1] < width:
         raise ValueError(
-            f"{name} must have at least {width} channels, which this rotation turns; "
+            f"{name} must have at least {width} channels, which are rotated; "
             f"got {x.shape[-1]}"
         )
     if x.shape[-2] != length:
         raise ValueError(
-            f"{name} must have one token for each of the {length} {positions} on its "
-            "axis −2, as in (B, H, T, d); "
-            f"got shape {tuple(x.shape)}"
+            f"{name} must have one token for each of the {length} {positions} "
+            f"on its axis −2, as in (B, H, T, d); got shape {tuple(x.shape)}"
         )
     if cos.dim() == 3 and (x.dim() != 4 or x.shape[0] != cos.shape[0]):
         raise ValueError(
-            f"{name} must be (B, H, T, d) with B = {cos.shape[0]}, since {positions} "
-            "were (B, T); "
-            f"got shape {tuple(x.shape)}. Positions of shape (T,) are shared by any "
-            "batch"
+            f"{name} must be (B, H, T, d) with B = {cos.shape[0]}, "
+            f"since {positions} were (B, T); got shape {tuple(x.shape)}. "
+            "Positions of shape (T,) are shared by any batch"
         )
