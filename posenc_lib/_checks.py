@@ -1,4 +1,4 @@
-"""Checks of arguments: what is wrong is named, with its value and what would be valid."""
+"""Checks of arguments: errors name the argument, its value and what would be valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = (int, float, np.integer, np.floating)
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:
-    """`value` as an int, if it is an integer of at least `least`, Python's or NumPy's."""
+    """`value` as an int, if it is an integer ≥ `least`, Python's or NumPy's."""
     if isinstance(value, bool) or not isinstance(value, INTEGERS):
         raise TypeError(f"{name} must be an integer ≥ {least}, got {value!r}")
     if value < least:
@@ -33,7 +33,7 @@ def sizes(**named: Any) -> None:
 
 
 def axis_sizes(name: str, value: Any, *, axes: int | None = None) -> tuple[int, ...]:
-    """`value` as integers of at least 1, one for each axis; `axes` is their number, if it is known."""
+    """`value` as integers ≥ 1, one for each axis; `axes` is their number, if known."""
     wanted = "for each axis" if axes is None else f"for each of {axes} axes"
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(
@@ -66,7 +66,7 @@ def positive(name: str, value: Any) -> float:
         math.isfinite(value) and value > 0
     ):  # may be symbolic there
         raise ValueError(f"{name} must be finite and above 0, got {value}")
-    return value
+    return _python(value)
 
 
 def finite(name: str, value: Any) -> float:
@@ -75,7 +75,12 @@ def finite(name: str, value: Any) -> float:
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
-    return value
+    return _python(value)
+
+
+def _python(value: Any) -> float:
+    """NumPy's scalars as Python's, whose products keep the dtype of a tensor."""
+    return float(value) if isinstance(value, np.generic) else cast(float, value)
 
 
 def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
@@ -126,7 +131,7 @@ def floating_dtype(name: str, value: Any) -> torch.dtype:
 
 
 def floating_tensor(name: str, value: Any, *, least_dims: int) -> Tensor:
-    """`value` if it is a floating-point tensor with at least `least_dims` dimensions."""
+    """`value` if it is a floating-point tensor with `least_dims` dimensions or more."""
     if not (isinstance(value, Tensor) and value.is_floating_point()):
         raise TypeError(
             f"{name} must be a floating-point tensor, got "
@@ -141,7 +146,10 @@ def floating_tensor(name: str, value: Any, *, least_dims: int) -> Tensor:
 
 
 def vector(name: str, value: Any, size: str) -> Tensor:
-    """`value` if it is a non-empty vector of finite numbers in float32 or float64; `size` names its length."""
+    """`value` if it is a vector of finite float32 or float64 numbers.
+
+    `size` names its length in the message.
+    """
     numbers = floating_tensor(name, value, least_dims=1)
     if numbers.dim() != 1 or numbers.numel() == 0:
         raise ValueError(
@@ -158,7 +166,7 @@ def vector(name: str, value: Any, size: str) -> Tensor:
 
 
 def heads_tensor(name: str, value: Any) -> Tensor:
-    """`value` if it is a floating-point tensor of shape (B, H, T, d) with at least one head."""
+    """`value` if it is a floating-point tensor of shape (B, H, T, d), H at least 1."""
     x = floating_tensor(name, value, least_dims=4)
     if x.dim() != 4 or x.shape[1] == 0:
         raise ValueError(
@@ -169,7 +177,7 @@ def heads_tensor(name: str, value: Any) -> Tensor:
 
 
 def equal_heads(q: Any, k: Any) -> None:
-    """Whether q and k are (B, H, Tq, d) and (B, H, Tk, d), with one head of k for each of q."""
+    """Whether q is (B, H, Tq, d) and k is (B, H, Tk, d): no grouped keys."""
     heads_tensor("q", q)
     heads_tensor("k", k)
     if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
@@ -202,7 +210,7 @@ def values_of(k: Tensor, v: Any) -> None:
 
 
 def score_bias(name: str, value: Any, scores: Sequence[int]) -> Tensor:
-    """`value` if it is a tensor of four axes that broadcasts to the shape of the scores."""
+    """`value` if it is a tensor of four axes that broadcasts to the scores' shape."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
     if value.dim() != 4 or any(
@@ -251,7 +259,7 @@ def position_tensor(name: str, value: Any) -> Tensor:
 def coordinates(
     name: str, value: Any, *, axes: int | None = None, batched: bool = False
 ) -> Tensor:
-    """Positions of shape (..., T, axes), the axes last; `batched` allows (T, axes) and (B, T, axes) alone."""
+    """Positions of shape (..., T, axes); `batched`: (T, axes) or (B, T, axes)."""
     positions = position_tensor(name, value)
     valid = positions.dim() in (2, 3) if batched else positions.dim() >= 2
     if not valid or axes not in (None, positions.shape[-1]):
@@ -265,7 +273,7 @@ def coordinates(
 
 
 def attention_positions(name: str, value: Any) -> Tensor:
-    """Positions of shape (T,), shared by the batch, or (B, T), one row for each sequence."""
+    """Positions of shape (T,), shared by the batch, or (B, T)."""
     positions = position_tensor(name, value)
     if positions.dim() > 2:
         raise ValueError(
@@ -286,14 +294,14 @@ def token_positions(name: str, value: Any, *, batch: int, length: int) -> None:
 def pair_positions(
     q_name: str, q_positions: Any, k_name: str, k_positions: Any
 ) -> tuple[Tensor, Tensor]:
-    """Two rows of positions as a column and a row: (Tq, 1), (1, Tk), or with a batch (B, 1, Tq, 1), (B, 1, 1, Tk)."""
-    m, n = (
-        attention_positions(q_name, q_positions),
-        attention_positions(k_name, k_positions),
-    )
-    if (
-        m.is_floating_point() != n.is_floating_point() and m.device.type != "mps"
-    ):  # float32 would round large integers
+    """Positions of queries as a column, those of keys as a row.
+
+    (Tq, 1) and (1, Tk), or with a batch (B, 1, Tq, 1) and (B, 1, 1, Tk).
+    """
+    m = attention_positions(q_name, q_positions)
+    n = attention_positions(k_name, k_positions)
+    # Beside float positions, float32 would round large integers.
+    if m.is_floating_point() != n.is_floating_point() and m.device.type != "mps":
         m, n = m.to(torch.float64), n.to(torch.float64)
     if m.dim() == n.dim() == 1:
         return m[:, None], n[None, :]
@@ -370,7 +378,7 @@ def at_least_float32(*dtypes: torch.dtype) -> torch.dtype:
 
 
 def float64_on(device: torch.device) -> torch.dtype:
-    """The dtype of angles: float64, and float32 on Apple's mps, which has no float64."""
+    """The dtype of angles: float64, but float32 on Apple's mps, which has no other."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -380,7 +388,7 @@ def in_float64(x: Tensor) -> Tensor:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A context whose products keep their dtype: in autocast's 16 bits neighbouring positions are one number."""
+    """A context without autocast, in whose 16 bits neighbouring positions coincide."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

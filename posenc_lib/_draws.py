@@ -1,4 +1,4 @@
-"""Parameters drawn as the encodings begin with them, from the generator that is given and no other."""
+"""Initial values of parameters, drawn from the given generator and no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def uniform(
 
 
 def linear(weight: Tensor) -> nn.Linear:
-    """A linear map (outputs, inputs) without a bias; made by its constructor, it would draw from the global generator."""
+    """A linear map without a bias, from its weight (outputs, inputs).
+
+    Its constructor would draw a weight from the global generator.
+    """
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight)
     return layer

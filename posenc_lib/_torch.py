@@ -1,6 +1,7 @@
-"""PyTorch's private functions that this library needs, each with the reason: a new release breaks them here or nowhere.
+"""PyTorch's private functions that this library needs, each with the reason.
 
-All were there in torch 2.6, the oldest release supported, and are in 2.13.
+A new release of PyTorch breaks them here or nowhere. All are in torch 2.6, the oldest
+release supported, and in 2.13.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def values_known(tensor: Tensor) -> bool:
 
 
 def in_transform(x: Tensor) -> bool:
-    """Whether vmap, another function transform, forward-mode differentiation or a trace is at work.
+    """Whether vmap, another transform, forward-mode AD or a trace is active.
 
     They look into each operation, and have no rule for a result that is written into
     given memory; a trace would keep the number of blocks. Autograd's own vmap, for
@@ -43,10 +44,10 @@ def in_transform(x: Tensor) -> bool:
 
 
 def one_storage(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are views of one storage: writing into one may change the other.
+    """Whether two tensors share a storage: writing into one may change the other.
 
-    PLACEHOLDER
-        which one token would feel.
+    The public way, comparing the data pointers of the storages, finds 0 for all fake
+    tensors, as if all were one.
     """
     return torch._C._is_alias_of(x, y)  # type: ignore[attr-defined, no-any-return]
 
@@ -54,7 +55,10 @@ def one_storage(x: Tensor, y: Tensor) -> bool:
 def flash_attention_on_cpu(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """`scaled_dot_product_attention` with the log of each softmax's denominator, which the public function keeps."""
+    """`scaled_dot_product_attention` with the log of each softmax's denominator.
+
+    The public function does not return it; a backward pass needs it.
+    """
     out, denominators = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, attn_mask=mask, scale=scale
     )

@@ -1,25 +1,28 @@
 """Inverse frequencies, wavelengths, and the tables of cosines and sines made from them.
 
-θ is the base, ω_i the (angular) frequency of pair i in radians per position, λ_i =
-2π/ω_i its wavelength in positions. Constants are made on the CPU whatever the default
-device, so that a model built on "meta" has real ones. All of it is float64. A table is
-rounded once, when it is made: at position 1,000,000 a table computed in float32 is
-wrong in the second decimal, one computed in float64 and rounded is right to the last
-bit of float32.
+θ is the base, ω_i the (angular) frequency of pair i in radians per position, called
+`inv_freq` in most code, and λ_i = 2π/ω_i its wavelength in positions. Constants are
+made on the CPU whatever the default device, so that a model built on "meta" has real
+ones. All of it is float64. A table is rounded once, when it is made: at position
+1,000,000 a table computed in float32 is wrong in the second decimal, one computed in
+float64 and rounded is right to the last bit of float32.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from posenc_lib import _checks
 
+Spacing = Literal["linear", "geometric"]
+
 
 def inverse_frequencies(dim: int, base: float = 10000.0) -> Tensor:
-    """Frequencies of the pairs, as in the paper: a geometric series from 1 to just above 1/θ.
+    """Frequencies of the pairs, the paper's: a geometric series from 1 to almost 1/θ.
 
     Equation: ω_i = θ^(−2i/d),  i = 0 … d/2−1      (vaswani2017 §3.5; su2021 eq. 15)
     Shapes: → (d/2,), float64, on the CPU
@@ -42,13 +45,13 @@ def inverse_frequencies(dim: int, base: float = 10000.0) -> Tensor:
 
 
 def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
-    """Frequencies as in the tensor2tensor code and its many ports: the last one is exactly 1/θ.
+    """Frequencies of the tensor2tensor code and its ports: the last is exactly 1/θ.
 
     Equation: ω_j = θ^(−j/(h−1)),  j = 0 … h−1,  h = ⌊d/2⌋
     Shapes: → (⌊d/2⌋,), float64, on the CPU
 
-    These differ from the paper's, not only in order: with d = 8 they are 1, 0.0464,
-    0.00215, 0.0001, the paper's 1, 0.1, 0.01, 0.001.
+    They differ from the paper's in value: with d = 8 they are 1, 0.0464, 0.00215,
+    0.0001, the paper's 1, 0.1, 0.01, 0.001.
 
     Args:
         dim: number of channels d, at least 4 (below that h − 1 is 0).
@@ -67,7 +70,7 @@ def tensor2tensor_frequencies(dim: int, base: float = 10000.0) -> Tensor:
 
 
 def octave_frequencies(count: int) -> Tensor:
-    """Frequencies that double from pair to pair, as in NeRF, for coordinates in [−1, 1].
+    """Frequencies that double from pair to pair, for coordinates in [−1, 1] (NeRF).
 
     Equation: ω_k = 2^k π,  k = 0 … K−1      (mildenhall2020 eq. 4)
     Shapes: → (K,), float64, on the CPU
@@ -86,12 +89,13 @@ def octave_frequencies(count: int) -> Tensor:
 
 
 def pixel_frequencies(
-    count: int, max_resolution: float, *, spacing: str = "linear"
+    count: int, max_resolution: float, *, spacing: Spacing = "linear"
 ) -> Tensor:
-    """Frequencies for a coordinate in [−1, 1] from half a turn up to what a grid of that many pixels can show.
+    """Frequencies for a coordinate in [−1, 1], up to the pixels' Nyquist frequency.
 
-    Equation: linear: ω_k = π (1 + (R/2 − 1) k/(K−1));  geometric: ω_k = π
-        (R/2)^(k/(K−1));  k = 0 … K−1 (jaegle2021; R/2 is the Nyquist frequency)
+    Equation: linear: ω_k = π (1 + (R/2 − 1) k/(K−1));
+        geometric: ω_k = π (R/2)^(k/(K−1));  k = 0 … K−1
+        (jaegle2021; R/2 is the Nyquist frequency)
     Shapes: → (K,), float64, on the CPU
 
     Args:
@@ -100,13 +104,15 @@ def pixel_frequencies(
         spacing: "linear" as in Perceiver, or "geometric"; timm has both.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: `count` is not an integer ≥ 1, `max_resolution` is below
+            2, an unknown spacing.
 
     Source: jaegle2021
+    Checked: golden; parity
     Chapter: 04
     """
     _checks.whole_number("count", count, least=1)
-    _checks.one_of("spacing", spacing, ("linear", "geometric"))
+    _checks.one_of("spacing", spacing, get_args(Spacing))
     if _checks.positive("max_resolution", max_resolution) < 2:
         raise ValueError(f"max_resolution must be at least 2, got {max_resolution}")
     if spacing == "linear":
@@ -128,8 +134,8 @@ def wavelengths(frequencies: Tensor) -> Tensor:
         frequencies: ω_i in radians per position.
 
     Raises:
-        TypeError, ValueError: `frequencies` is no floating-point tensor with at least
-            one dimension.
+        TypeError, ValueError: `frequencies` is not a floating-point tensor with at
+            least one dimension.
 
     Chapter: 04
     """
@@ -163,14 +169,7 @@ def cos_sin(
     positions = _checks.position_tensor("positions", positions)
     _checks.floating_dtype("dtype", dtype)
     _checks.vector("frequencies", frequencies, "n")
-    # Apple's mps has no float64: there the table is made on the CPU, rounded, and then
-    # moved.
-    workplace = (
-        torch.device("cpu") if positions.device.type == "mps" else positions.device
-    )
-    angles = positions.to(workplace, torch.float64)[..., None] * frequencies.to(
-        workplace, torch.float64
-    )
-    return angles.cos().to(dtype).to(positions.device), angles.sin().to(dtype).to(
-        positions.device
-    )
+    p = _checks.in_float64(positions)[..., None]  # (..., T, 1)
+    angles = p * frequencies.to(p.device, torch.float64)  # (..., T, n)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    return cos.to(positions.device), sin.to(positions.device)

@@ -1,4 +1,4 @@
-"""What a chapter states and its cell holds it to: comparisons, refusals, verdicts on the article's claims."""
+"""What a chapter states and its cell tests: comparisons, refusals, verdicts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def verdict(
     correction_holds: bool | None = None,
     note: str,
 ) -> None:
-    """State a verdict on a claim, together with the evidence that decides it, and show it.
+    """State a verdict on a claim, with the evidence that decides it, and show it.
 
     The verdict must follow from the evidence, so the cell fails when either of them is
     reversed:

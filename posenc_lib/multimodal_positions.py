@@ -1,16 +1,16 @@
-"""Place 0 for text with images, video and sound: positions (time, height, width) of every token, for M-RoPE and kin.
+"""Positions (time, height, width) of text with images, video and sound, for M-RoPE.
 
 A sequence is described by its blocks: an int is a run of text tokens, `Vision` an image
 or a video, `AudioVideo` a video with its sound. Markers around a block
 (<|vision_start|> and the like) are text, and so is sound alone. Positions have the axes
-last, (T, 3), where transformers puts them first. They are built on the CPU, once a
-prompt.
+last, (T, 3), where transformers puts them first. They are built on the CPU, once for
+each prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ from posenc_lib import _checks
 from posenc_lib._torch import values_known
 from posenc_lib.positions import grid
 
-RULES = ("maximum", "longest side")
+Rule = Literal["maximum", "longest side"]
 
 
 class Vision(NamedTuple):
-    """An image or a video in a prompt: frames × height × width tokens, after patches are merged.
+    """An image or a video in a prompt: frames × height × width tokens.
 
     Equation: tokens = T · H · W,  t_f = trunc(f · step) for frame f
 
@@ -48,9 +48,9 @@ class Vision(NamedTuple):
 
 
 class AudioVideo(NamedTuple):
-    """A video and its sound, cut into chunks of equal time that take turns, with two markers before and two after.
+    """A video and its sound in alternating chunks of equal time, between markers.
 
-    Equation: tokens = 2 + T · H · W + audio + 2
+    Equation: tokens = 2 + T · H · W + audio + 2, two markers before and two after
 
     Args:
         video: the video; its `step` is 25 × seconds per frame.
@@ -70,10 +70,12 @@ Block = int | Vision | AudioVideo
 
 
 def equal_axes(positions: Tensor, axes: int = 3) -> Tensor:
-    """Text, for an encoding with several axes: the same position on each, so that M-RoPE is plain RoPE.
+    """Text, for an encoding with several axes: the same position on each.
 
     Equation: p_a = p for all a
     Shapes: (..., T) → (..., T, axes)
+
+    On text M-RoPE is then plain RoPE.
 
     Args:
         positions: of the tokens: (T,) or (B, T).
@@ -86,23 +88,23 @@ def equal_axes(positions: Tensor, axes: int = 3) -> Tensor:
     Chapter: 15
     """
     _checks.whole_number("axes", axes, least=1)
-    return torch.stack(
-        [_checks.position_tensor("positions", positions)] * axes, -1
-    )  # each axis may be changed alone
+    positions = _checks.position_tensor("positions", positions)
+    return torch.stack([positions] * axes, -1)  # a copy: an axis may be changed alone
 
 
 def mrope_positions(
     blocks: Sequence[Block],
     *,
-    following: str = "maximum",
+    following: Rule = "maximum",
     start: int = 0,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Positions of a prompt for M-RoPE and TMRoPE: text counts on all axes, vision on its own three.
+    """Positions of a prompt for M-RoPE and TMRoPE: text counts on all three axes alike.
 
-    Equation: text: (p, p, p), p = s, s+1, …;  vision: s + (trunc(f · step), row,
-        column), the column fastest; after vision s ← max + 1 ("maximum") or s + max(H,
-        W) ("longest side")      (qwen2-vl §2.1; checked against the released code)
+    Equation: text: (p, p, p), p = s, s+1, …;
+        vision: s + (trunc(f · step), row, column), the column fastest;
+        after vision s ← max + 1 ("maximum") or s + max(H, W) ("longest side")
+        (qwen2-vl §2.1)
     Shapes: → (T, 3), int64
 
     "maximum" is the papers' rule and transformers 4's. transformers 5 has "longest
@@ -121,25 +123,25 @@ def mrope_positions(
             is not an integer ≥ 1; an unknown rule.
 
     Source: qwen2-vl, qwen2.5-vl, xu2025
+    Checked: golden
     Chapter: 15
     """
-    _checks.one_of("following", following, RULES)
-    place = _checks.whole_number("start", start, least=0)
+    _checks.one_of("following", following, get_args(Rule))
+    position = _checks.whole_number("start", start, least=0)
     parts = []
     for block in _blocks(blocks):
         if isinstance(block, Vision):
-            part = vision_block(block, place)
-            place = (
-                place + max(block.height, block.width)
-                if following == "longest side"
-                else int(part.max()) + 1
-            )
+            part = vision_block(block, position)
+            if following == "longest side":
+                position += max(block.height, block.width)
+            else:
+                position = int(part.max()) + 1
         elif isinstance(block, AudioVideo):
-            part = audio_video_block(block, place)
-            place = int(part[-1, 0]) + 1
+            part = audio_video_block(block, position)
+            position = int(part[-1, 0]) + 1
         else:
-            part = equal_axes(torch.arange(place, place + block, device="cpu"))
-            place = place + block
+            part = equal_axes(torch.arange(position, position + block, device="cpu"))
+            position += block
         parts.append(part)
     return torch.cat(parts).to(device)
 
@@ -162,20 +164,19 @@ def vision_block(vision: Vision, start: int = 0) -> Tensor:
     """
     _checks.whole_number("start", start, least=0)
     _check_vision("vision", vision)
-    frame = torch.tensor(
-        [int(f * vision.step) for f in range(vision.frames)], device="cpu"
-    )
-    at = grid((vision.frames, vision.height, vision.width), device="cpu")
-    return start + torch.cat((frame[at[:, :1]], at[:, 1:]), -1)
+    times = [int(f * vision.step) for f in range(vision.frames)]
+    index = grid((vision.frames, vision.height, vision.width), device="cpu")
+    time = torch.tensor(times, device="cpu")[index[:, :1]]  # (T·H·W, 1)
+    return start + torch.cat((time, index[:, 1:]), -1)
 
 
 def audio_video_block(block: AudioVideo, start: int = 0) -> Tensor:
-    """Positions of a video and its sound on one clock, chunk by chunk: TMRoPE's interleaving.
+    """Positions of a video and its sound, chunk by chunk: TMRoPE's interleaving.
 
     Equation: both opening markers at s; video s + 1 + (trunc(f · step), row, column),
         audio s + 1 + i on all axes; the first chunk of the video, the first of the
         audio, the second of the video, …; both closing markers at (maximum of the last
-        piece) + 1      (xu2025; checked against the released code)
+        piece) + 1      (xu2025)
     Shapes: → (2 + T·H·W + audio + 2, 3), int64, on the CPU
 
     A chunk ends before the first token that is at c · chunk or later, c = 1, 2, …, but
@@ -193,6 +194,7 @@ def audio_video_block(block: AudioVideo, start: int = 0) -> Tensor:
         TypeError, ValueError: as `mrope_positions`.
 
     Source: xu2025
+    Checked: golden
     Chapter: 17
     """
     _check_audio_video("block", block)
@@ -200,21 +202,20 @@ def audio_video_block(block: AudioVideo, start: int = 0) -> Tensor:
     audio = equal_axes(torch.arange(start + 1, start + 1 + block.audio, device="cpu"))
     pieces = [torch.full((2, 3), start, device="cpu")]
     chunks = [_chunks(part, start + 1, block.chunk) for part in (video, audio)]
-    for turn in range(max(len(chunk) for chunk in chunks)):
-        pieces += [chunk[turn] for chunk in chunks if turn < len(chunk)]
-    return torch.cat(
-        (*pieces, torch.full((2, 3), int(pieces[-1].max()) + 1, device="cpu"))
-    )
+    for number in range(max(len(chunk) for chunk in chunks)):
+        pieces += [chunk[number] for chunk in chunks if number < len(chunk)]
+    closing = torch.full((2, 3), int(pieces[-1].max()) + 1, device="cpu")
+    return torch.cat((*pieces, closing))
 
 
 def timestamped(video: Vision, text: Sequence[int]) -> list[Block]:
-    """Qwen3-VL's video: every frame is an image of its own, after a timestamp written as text.
+    """Qwen3-VL's video: every frame is an image after a timestamp written as text.
 
     Equation: (T, H, W) → n_1, (1, H, W), n_2, (1, H, W), …
-    Shapes: none; blocks for `mrope_positions`
+    Shapes: → blocks for `mrope_positions`
 
-    Time is then in the words, and the temporal axis constant within a frame: both rules
-    of `mrope_positions` agree.
+    The words then hold the time, and the temporal axis is constant within a frame: both
+    rules of `mrope_positions` agree.
 
     Args:
         video: the video; its step is not used.
@@ -222,10 +223,11 @@ def timestamped(video: Vision, text: Sequence[int]) -> list[Block]:
             the start marker.
 
     Raises:
-        TypeError, ValueError: as `mrope_positions`; `text` has not one number for each
-            frame.
+        TypeError, ValueError: as `mrope_positions`; `text` does not have one number
+            for each frame.
 
     Source: qwen3-vl
+    Checked: golden
     Chapter: 15
     """
     _check_vision("video", video)
@@ -248,11 +250,12 @@ def videorope_positions(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Positions of a prompt for VideoRoPE: each frame is centred on the diagonal that text runs along.
+    """Positions of a prompt for VideoRoPE: frames are centred on the text's diagonal.
 
-    Equation: vision: τ = s + δ f,  p = (τ, τ + row − ⌊(H−1)/2⌋, τ + column −
-        ⌊(W−1)/2⌋);  text as in `mrope_positions`; after a block s ← (its last τ) + 1
-        (wei2025; checked against the released code, the paper's text was not at hand)
+    Equation: vision: τ = s + δ f,
+        p = (τ, τ + row − ⌊(H−1)/2⌋, τ + column − ⌊(W−1)/2⌋);
+        text as in `mrope_positions`; after a block s ← (its last τ) + 1
+        (wei2025; the paper's text is not available to us)
     Shapes: → (T, 3)
 
     Args:
@@ -265,38 +268,36 @@ def videorope_positions(
             bits.
 
     Source: wei2025
+    Checked: Wiselnn570/VideoRoPE@7712ca3f52b7:
+        videorope-transformer/modeling_videorope.py:
+        Qwen2VLForConditionalGeneration.get_t_scale_rope_index
     Chapter: 17
     """
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-    place, parts = 0.0, []
+    start, parts = 0.0, []
     for number, block in enumerate(_blocks(blocks)):
         if isinstance(block, AudioVideo):
             raise TypeError(
-                f"blocks[{number}] must be an int or a Vision, got {block!r}"
+                f"blocks[{number}] must be an integer or a Vision, got {block!r}"
             )
         if isinstance(block, Vision):
-            at = grid((block.frames, block.height, block.width), device="cpu").to(
-                torch.float64
-            )
-            tau = place + at[:, :1] * block.step  # (T·H·W, 1)
-            middle = torch.tensor(
-                [(block.height - 1) // 2, (block.width - 1) // 2], device="cpu"
-            )
-            parts.append(torch.cat((tau, tau + at[:, 1:] - middle), -1))
-            place += block.step * (block.frames - 1) + 1
+            index = grid((block.frames, block.height, block.width), device="cpu")
+            index = index.to(torch.float64)
+            tau = start + index[:, :1] * block.step  # (T·H·W, 1)
+            middle = [(block.height - 1) // 2, (block.width - 1) // 2]
+            offset = index[:, 1:] - torch.tensor(middle, device="cpu")
+            parts.append(torch.cat((tau, tau + offset), -1))
+            start += block.step * (block.frames - 1) + 1
         else:
-            parts.append(
-                equal_axes(
-                    place + torch.arange(block, dtype=torch.float64, device="cpu")
-                )
-            )
-            place += block
+            count = torch.arange(block, dtype=torch.float64, device="cpu")
+            parts.append(equal_axes(start + count))
+            start += block
     return torch.cat(parts).to(dtype).to(device)
 
 
 def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Tensor:
-    """A padded batch: the positions of each prompt are put where its tokens are.
+    """The positions of a padded batch, from those of each prompt.
 
     Equation: p_{b,t} = the next position of row b where mask is True, and `padding`
         elsewhere
@@ -305,17 +306,17 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
     Args:
         rows: positions of each prompt: `mrope_positions(blocks)`.
         mask: (B, T), True (or 1) for a token, False (or 0) for padding on either side.
-        padding: what padding slots get; keys there are masked, so any position does.
+        padding: position of padding slots; keys there are masked, so any will do.
 
     Raises:
-        TypeError, ValueError: `mask` is no (B, T) tensor of two values; rows of another
-            number, length or shape.
+        TypeError, ValueError: `mask` is not a (B, T) tensor of two values; rows of
+            another number, length or shape; `padding` is not an integer.
 
     Source: qwen2-vl
     Chapter: 15
     """
-    if isinstance(padding, bool) or not isinstance(padding, int):
-        raise TypeError(f"padding must be an int, got {padding!r}")
+    if isinstance(padding, bool) or not isinstance(padding, _checks.INTEGERS):
+        raise TypeError(f"padding must be an integer, got {padding!r}")
     real = _checks.token_mask("mask", mask)
     counts = real.sum(-1).tolist()
     if len(_checks.sequence("rows", rows)) != len(counts):
@@ -324,14 +325,12 @@ def place_rows(rows: Sequence[Tensor], mask: Tensor, *, padding: int = 0) -> Ten
             f"{len(rows)}"
         )
     for b, (row, count) in enumerate(zip(rows, counts, strict=True)):
-        if _checks.position_tensor(f"rows[{b}]", row).dim() != 2 or row.shape != (
-            count,
-            rows[0].shape[-1],
-        ):
+        _checks.position_tensor(f"rows[{b}]", row)
+        if row.dim() != 2 or row.shape != (count, rows[0].shape[-1]):
             raise ValueError(
                 f"rows[{b}] must have shape ({count}, axes), one position for each "
-                "True in mask and as many axes as "
-                f"the other rows; got {tuple(row.shape)}"
+                "True in mask and as many axes as the other rows; got "
+                f"{tuple(row.shape)}"
             )
     flat = torch.cat(list(rows)).to(mask.device)
     out = flat.new_full((*real.shape, flat.shape[-1]), padding)
@@ -346,13 +345,15 @@ def next_positions(
     mask: Tensor | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """Positions of the next decoding steps: text goes on after the largest position, not after the number of tokens.
+    """Positions of the next decoding steps: text follows the largest position.
 
     Equation: p_s = max over real tokens and axes + 1 + s on all axes,  s = 0 … steps−1
-        (checked against the released code, whose `rope_delta` is this maximum + 1 − the
-        number of real tokens)
-    Shapes: positions (T, axes) → (steps, axes);  (B, T, axes) with mask (B, T) → (B,
-        steps, axes)
+    Shapes: positions (T, axes) → (steps, axes);
+        positions (B, T, axes), mask (B, T) → (B, steps, axes)
+
+    The number of tokens does not tell it. The released `rope_delta` is this maximum + 1
+    minus the number of real tokens in transformers 5, and minus the padded length in
+    transformers 4 and VideoRoPE.
 
     Args:
         positions: of the prompt.
@@ -363,26 +364,24 @@ def next_positions(
 
     Raises:
         TypeError, ValueError: positions or mask of another shape; a row of padding
-            alone; `steps` is no int of at least 1; no such axis.
+            alone; `steps` is not an integer ≥ 1; no such axis.
 
     Source: qwen2-vl, wei2025
+    Checked: huggingface/transformers@00b676f8f048:
+        src/transformers/models/qwen2_vl/modeling_qwen2_vl.py:
+        Qwen2VLModel.get_rope_index
     Chapter: 15
     """
     _checks.whole_number("steps", steps, least=1)
-    at = _checks.position_tensor("positions", positions)
-    if at.dim() not in (2, 3):
-        raise ValueError(
-            "positions must have shape (T, axes) or (B, T, axes), got "
-            f"{tuple(at.shape)}"
-        )
-    axes = at.shape[-1]
+    positions = _checks.coordinates("positions", positions, batched=True)
+    axes = positions.shape[-1]
     if axis is not None:
         if not 0 <= _checks.whole_number("axis", axis, least=0) < axes:
             raise ValueError(
                 f"axis must be below the {axes} axes of positions, got {axis}"
             )
-        at = at[..., axis : axis + 1]
-    largest = at.amax(-1)  # (T,) or (B, T)
+        positions = positions[..., axis : axis + 1]
+    largest = positions.amax(-1)  # (T,) or (B, T)
     if mask is not None:
         real = _checks.token_mask("mask", mask)
         if real.shape != largest.shape:
@@ -396,7 +395,7 @@ def next_positions(
                 "which nothing follows"
             )
         largest = torch.where(real, largest, largest.amin())
-    ahead = 1 + torch.arange(steps, device=at.device)
+    ahead = 1 + torch.arange(steps, device=positions.device)
     return equal_axes(largest.amax(-1, keepdim=True) + ahead, axes)
 
 
@@ -412,10 +411,10 @@ def _blocks(blocks: Sequence[Block]) -> Sequence[Block]:
             _check_vision(name, block)
         elif isinstance(block, AudioVideo):
             _check_audio_video(name, block)
-        elif isinstance(block, bool) or not isinstance(block, int):
+        elif isinstance(block, bool) or not isinstance(block, _checks.INTEGERS):
             raise TypeError(
-                f"{name} must be an int (tokens of text), a Vision or an AudioVideo, "
-                f"got {block!r}"
+                f"{name} must be an integer (tokens of text), a Vision or an "
+                f"AudioVideo, got {block!r}"
             )
         else:
             _checks.whole_number(name, block, least=1)
@@ -429,9 +428,8 @@ def _check_vision(name: str, value: Vision) -> None:
         )
     for field in ("frames", "height", "width"):
         _checks.whole_number(f"{name}.{field}", getattr(value, field), least=1)
-    if (
-        value.step != 0
-    ):  # frames at one position: transformers 4 made them of half seconds
+    # 0 puts all frames at one position: transformers 4 made that of half seconds.
+    if value.step != 0:
         _checks.positive(f"{name}.step", value.step)
 
 

@@ -1,7 +1,7 @@
-"""Place 0: which position does a token have?
+"""Which position does a token have?
 
-Every encoding in this library takes positions as an argument and never reads them off a
-tensor's shape. A cache, left padding and packed documents are then nothing special:
+Every encoding in this library takes positions as an argument and never infers them from
+a tensor's shape. A cache, left padding and packed documents then need no special case:
 they are other position tensors, and this module makes them.
 """
 
@@ -32,7 +32,8 @@ def arange(
         device: where the tensor is made.
 
     Raises:
-        TypeError, ValueError: `length` or `offset` is no int, or too small.
+        TypeError, ValueError: `length` is not an integer ≥ 1, or `offset` not
+            one ≥ 0.
 
     Chapter: notation
     """
@@ -42,7 +43,7 @@ def arange(
 
 
 def from_mask(mask: Tensor, *, first: int = 0, padding: int = 0) -> Tensor:
-    """Positions in a padded batch: the real tokens of each row are counted, padding is not.
+    """Positions in a padded batch: only the real tokens of each row are counted.
 
     Equation: p_t = first + Σ_{s≤t} mask_s − 1 where mask_t is True, and `padding`
         elsewhere
@@ -56,7 +57,7 @@ def from_mask(mask: Tensor, *, first: int = 0, padding: int = 0) -> Tensor:
             −1 is not the default.
 
     Raises:
-        TypeError, ValueError: `mask` is no (B, T) tensor of two values; `first` or
+        TypeError, ValueError: `mask` is not a (B, T) tensor of two values; `first` or
             `padding` is not an integer ≥ 0.
 
     Chapter: notation
@@ -93,11 +94,12 @@ def after_mask(mask: Tensor, steps: int = 1, *, first: int = 0) -> Tensor:
 def _lengths(lengths: Sequence[int]) -> list[int]:
     if isinstance(lengths, Tensor):
         raise TypeError(
-            "lengths must be a list of ints (a size can't depend on tensor values); "
+            "lengths must be a list of integers (a size can't depend on tensor "
+            "values); "
             "use lengths.tolist()"
         )
     if not isinstance(lengths, Sequence) or isinstance(lengths, str):
-        raise TypeError(f"lengths must be a list of ints, got {lengths!r}")
+        raise TypeError(f"lengths must be a list of integers, got {lengths!r}")
     if len(lengths) == 0:
         raise ValueError("lengths must name at least one document, got none")
     return [
@@ -120,7 +122,7 @@ def packed(
         device: where the tensor is made.
 
     Raises:
-        TypeError, ValueError: a length is no int or below 1; there is none.
+        TypeError, ValueError: a length is not an integer ≥ 1; there is none.
 
     Chapter: notation
     """
@@ -132,7 +134,7 @@ def packed(
 def segment_ids(
     lengths: Sequence[int], *, device: torch.device | str | None = None
 ) -> Tensor:
-    """The number of the document that each packed token belongs to, for `attention.same_segment`.
+    """The number of the packed document of each token, for `attention.same_segment`.
 
     Equation: s_t = number of documents that end at or before t
     Shapes: → (Σ lengths,), int64
@@ -155,11 +157,11 @@ def segment_ids(
 
 
 def relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """Relative positions, key minus query: negative in the past, positive in the future.
+    """Relative positions, key − query: negative in the past, positive in the future.
 
     Equation: r_mn = n − m
-    Shapes: (Tq,), (Tk,) → (Tq, Tk); with a batch on either side, (B, Tq), (B, Tk) → (B,
-        1, Tq, Tk)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk); with a batch on either side,
+        (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
 
     Args:
         q_positions: positions m of the queries, (Tq,) or (B, Tq), integers, float32 or
@@ -184,7 +186,7 @@ def relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
 def grid(
     sizes: Sequence[int], *, first: int = 0, device: torch.device | str | None = None
 ) -> Tensor:
-    """Coordinates on a grid, in the order of the tokens: the last axis runs fastest (row-major).
+    """Coordinates on a grid, row-major: the last axis runs fastest.
 
     Equation: p_t = first + (⌊t/W⌋, t mod W) on H × W, and so on for more axes
     Shapes: → (Π sizes, axes), int64
@@ -206,13 +208,15 @@ def grid(
     Chapter: 17
     """
     _checks.whole_number("first", first, least=0)
-    return _grid(_sizes("sizes", sizes), device) + first
+    return _grid(_checks.axis_sizes("sizes", sizes), device) + first
 
 
 def merged_grid(
     height: int, width: int, merge: int, *, device: torch.device | str | None = None
 ) -> Tensor:
-    """Rows and columns in Qwen2-VL's order: block by block, so that patches that are merged later are neighbours.
+    """Rows and columns in Qwen2-VL's order: block by block.
+
+    Patches that the model merges later are neighbours in this order.
 
     Equation: p = (m·B_row + b_row, m·B_column + b_column) over blocks (B_row,
         B_column), then within each, row-major
@@ -229,6 +233,9 @@ def merged_grid(
             `merge`.
 
     Source: qwen2-vl
+    Checked: huggingface/transformers@00b676f8f048:
+        src/transformers/models/qwen2_vl/modeling_qwen2_vl.py:
+        Qwen2VisionTransformerPretrainedModel.rot_pos_emb
     Chapter: 15
     """
     _checks.whole_number("merge", merge, least=1)
@@ -249,10 +256,9 @@ def resized_grid(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """A grid squeezed or stretched to the extent of the grid of training, as EVA-02 does for other image sizes.
+    """A grid rescaled to the extent of the training grid, as in EVA-02.
 
-    Equation: p_a = (i_a + offset) · R_a / N_a      (checked against the released code
-        of timm)
+    Equation: p_a = (i_a + offset) · R_a / N_a
     Shapes: → (Π sizes, axes)
 
     Args:
@@ -267,16 +273,19 @@ def resized_grid(
             axes; a dtype with 16 bits.
 
     Source: fang2023
+    Checked: huggingface/pytorch-image-models@aa4b5850c154:
+        timm/layers/pos_embed_sincos.py:build_fourier_pos_embed
     Chapter: 17
     """
-    lengths, trained = _sizes("sizes", sizes), _sizes("reference", reference)
+    lengths = _checks.axis_sizes("sizes", sizes)
+    trained = _checks.axis_sizes("reference", reference)
     if len(trained) != len(lengths):
         raise ValueError(
             f"reference must have {len(lengths)} axes as sizes has, got {len(trained)}"
         )
     _checks.finite("offset", offset)
-    at = _grid(lengths, "cpu").to(torch.float64) + offset
-    return _coordinates(at * _row(trained) / _row(lengths), dtype, device)
+    shifted = _grid(lengths, "cpu").to(torch.float64) + offset
+    return _coordinates(shifted * _row(trained) / _row(lengths), dtype, device)
 
 
 def centred_grid(
@@ -285,11 +294,12 @@ def centred_grid(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Centres of the patches in (−1, 1) on every axis, as in DINOv3: an image has the same extent at any resolution.
+    """Centres of the patches in (−1, 1) on every axis, as in DINOv3.
 
-    Equation: p_a = 2 (i_a + ½)/N_a − 1      (checked against the released code, each
-        axis normalised by itself)
+    Equation: p_a = 2 (i_a + ½)/N_a − 1, each axis normalised separately
     Shapes: → (Π sizes, axes)
+
+    An image has the same extent at any resolution.
 
     Args:
         sizes: length N of each axis.
@@ -300,11 +310,13 @@ def centred_grid(
         TypeError, ValueError: sizes as in `grid`; a dtype with 16 bits.
 
     Source: simeoni2025
+    Checked: facebookresearch/dinov3@6876159a11b4:
+        dinov3/layers/rope_position_encoding.py:RopePositionEmbedding.forward
     Chapter: 17
     """
-    lengths = _sizes("sizes", sizes)
-    at = _grid(lengths, "cpu").to(torch.float64)
-    return _coordinates(2 * (at + 0.5) / _row(lengths) - 1, dtype, device)
+    lengths = _checks.axis_sizes("sizes", sizes)
+    index = _grid(lengths, "cpu").to(torch.float64)
+    return _coordinates(2 * (index + 0.5) / _row(lengths) - 1, dtype, device)
 
 
 def spanning_grid(
@@ -315,8 +327,7 @@ def spanning_grid(
 ) -> Tensor:
     """Coordinates from −1 to 1 on every axis, both ends included.
 
-    Equation: p_a = 2 i_a/(N_a − 1) − 1, and −1 on an axis of length 1      (checked
-        against the released code of timm)
+    Equation: p_a = 2 i_a/(N_a − 1) − 1, and −1 on an axis of length 1
     Shapes: → (Π sizes, axes)
 
     Args:
@@ -327,13 +338,14 @@ def spanning_grid(
     Raises:
         TypeError, ValueError: sizes as in `grid`; a dtype with 16 bits.
 
+    Checked: huggingface/pytorch-image-models@aa4b5850c154:
+        timm/layers/pos_embed_sincos.py:build_fourier_pos_embed
     Chapter: 17
     """
-    lengths = _sizes("sizes", sizes)
-    at = _grid(lengths, "cpu").to(torch.float64)
-    return _coordinates(
-        2 * at / _row([max(length - 1, 1) for length in lengths]) - 1, dtype, device
-    )
+    lengths = _checks.axis_sizes("sizes", sizes)
+    index = _grid(lengths, "cpu").to(torch.float64)
+    steps = _row([max(length - 1, 1) for length in lengths])
+    return _coordinates(2 * index / steps - 1, dtype, device)
 
 
 def jittered(
@@ -344,10 +356,10 @@ def jittered(
     rescale: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Coordinates moved and stretched at random, as DINOv3 trains with; one draw for all tokens.
+    """Coordinates shifted and rescaled at random, one draw for all tokens (DINOv3).
 
-    Equation: p_a ← (p_a + u_a) e^{v_a} e^w,  u_a ∈ [−s, s],  v_a ∈ [−ln j, ln j],  w ∈
-        [−ln r, ln r], all uniform (checked against the released code)
+    Equation: p_a ← (p_a + u_a) e^{v_a} e^w,  u_a ∈ [−s, s],  v_a ∈ [−ln j, ln j],
+        w ∈ [−ln r, ln r], all uniform
     Shapes: (..., axes) → (..., axes)
 
     Class tokens stay at 0: join them afterwards.
@@ -355,7 +367,7 @@ def jittered(
     Args:
         coordinates: float32 or float64, the axes last: `centred_grid(sizes)`.
         shift: s, at least 0; 0 leaves this step out, draw included.
-        jitter: j, at least 1: stretches each axis by itself; 1 leaves it out.
+        jitter: j, at least 1: stretches each axis separately; 1 leaves it out.
         rescale: r, at least 1: stretches all axes alike; 1 leaves it out.
         generator: of the draws, on the CPU.
 
@@ -363,6 +375,8 @@ def jittered(
         TypeError, ValueError: integer coordinates; an argument below its least value.
 
     Source: simeoni2025
+    Checked: facebookresearch/dinov3@6876159a11b4:
+        dinov3/layers/rope_position_encoding.py:RopePositionEmbedding.forward
     Chapter: 17
     """
     if not _checks.position_tensor("coordinates", coordinates).is_floating_point():
@@ -374,13 +388,8 @@ def jittered(
         ("jitter", jitter, 1.0),
         ("rescale", rescale, 1.0),
     ):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a number, got {value!r}")
-        if not least <= value < float("inf"):
-            raise ValueError(
-                f"{name} must be finite and at least {least:g}, got {value}"
-            )
-
+        if _checks.finite(name, value) < least:
+            raise ValueError(f"{name} must be at least {least:g}, got {value}")
     _checks.generator("generator", generator)
 
     def uniform(count: int, limit: float) -> Tensor:
@@ -405,31 +414,21 @@ def jittered(
     return (coordinates + moved) * stretch
 
 
-def _sizes(name: str, sizes: Sequence[int]) -> list[int]:
-    lengths = _checks.sequence(name, sizes)
-    if not lengths:
-        raise ValueError(f"{name} must name the length of at least one axis, got none")
-    return [
-        _checks.whole_number(f"{name}[{a}]", size, least=1)
-        for a, size in enumerate(lengths)
-    ]
-
-
-def _grid(sizes: list[int], device: torch.device | str | None) -> Tensor:
+def _grid(sizes: Sequence[int], device: torch.device | str | None) -> Tensor:
     axes = [torch.arange(size, device=device) for size in sizes]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
 
 
-def _row(values: list[int]) -> Tensor:
+def _row(values: Sequence[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
 def _coordinates(
-    at: Tensor, dtype: torch.dtype, device: torch.device | str | None
+    values: Tensor, dtype: torch.dtype, device: torch.device | str | None
 ) -> Tensor:
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-    return at.to(dtype).to(device)
+    return values.to(dtype).to(device)
 
 
 # ---- positions for length generalisation
@@ -442,14 +441,14 @@ def randomised(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Randomised positions: an ordered sample of a longer range, so that every position is met in training.
+    """Randomised positions: an ordered sample of a longer range.
 
     Equation: p = sort(n positions drawn without replacement from 0 … L−1)
-        (ruoss2023 §3; checked against the released code)
+        (ruoss2023 §3)
     Shapes: → (n,), int64
 
-    For any encoding. One draw serves a batch, and the released code draws anew at each
-    evaluation too.
+    Every position up to L is met in training. For any encoding. One draw serves a
+    batch, and the released code draws anew at each evaluation too.
 
     Args:
         length: tokens n, at least 1.
@@ -461,27 +460,25 @@ def randomised(
         TypeError, ValueError: `length` is not an integer ≥ 1, `maximum` is below it.
 
     Source: ruoss2023
+    Checked: google-deepmind/randomized_positional_encodings@e8c64749d8ca:
+        models/positional_encodings.py:noisy_fixed_positional_encodings
     Chapter: 21
     """
-    _checks.whole_number(
-        "maximum", maximum, least=_checks.whole_number("length", length, least=1)
-    )
-    return (
-        torch.randperm(maximum, generator=generator, device="cpu")[:length]
-        .sort()
-        .values.to(device)
-    )
+    _checks.whole_number("length", length, least=1)
+    _checks.whole_number("maximum", maximum, least=length)
+    drawn = torch.randperm(maximum, generator=generator, device="cpu")[:length]
+    return drawn.sort().values.to(device)
 
 
 def abacus(digits: Tensor, *, offset: int = 0) -> Tensor:
-    """Abacus positions: the place of a digit in its number, so that digits of one place share a position.
+    """Abacus positions: digits of one place value share a position.
 
     Equation: p_t = offset + 1 + (digits of the same number before t) where t is a
-        digit, 0 elsewhere (mcleish2024; checked against the released code)
+        digit, 0 elsewhere      (mcleish2024)
     Shapes: (B, T) → (B, T), int64
 
-    Numbers are to be written least significant digit first; only then is the place its
-    value. A table with these rows has row 0 for all that is no digit.
+    Numbers are to be written least significant digit first; only then is the position
+    the place value. A table with these rows has row 0 for all that is not a digit.
 
     Args:
         digits: (B, T), True (or 1) where a token is a digit.
@@ -489,18 +486,18 @@ def abacus(digits: Tensor, *, offset: int = 0) -> Tensor:
             larger places are met too.
 
     Raises:
-        TypeError, ValueError: `digits` is no (B, T) tensor of two values; `offset` is
-            not an integer ≥ 0.
+        TypeError, ValueError: `digits` is not a (B, T) tensor of two values; `offset`
+            is not an integer ≥ 0.
 
     Source: mcleish2024
+    Checked: mcleish7/arithmetic@86022a57d38c:abacus.py:Abacus.helper
     Chapter: 21
     """
     inside = _checks.token_mask("digits", digits)
     _checks.whole_number("offset", offset, least=0)
     count = inside.to(torch.int64).cumsum(-1)
-    before = (
-        torch.where(inside, 0, count).cummax(-1).values
-    )  # digits up to the last token that is none
+    # Digits up to the last token that is not one.
+    before = torch.where(inside, 0, count).cummax(-1).values
     return torch.where(inside, count - before + offset, 0)
 
 
@@ -512,11 +509,10 @@ def coupled_addition(
     start: int = 1,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Position coupling for "a+b=c": digits of one place value share a position, across the three numbers.
+    """Position coupling for "a+b=c": equal place values share a position.
 
     Equation: p = start + 1 + (place value, 0 for the ones); "+" and "=" are at start
-        (cho2024; as in the released code, where the least significant digit has the
-        least position)
+        (cho2024)
     Shapes: → (first + second + total + 2,), int64
 
     Operands are written most significant digit first, the sum least significant first.
@@ -534,10 +530,11 @@ def coupled_addition(
             below 0.
 
     Source: cho2024
+    Checked: HanseulJo/position-coupling@b9cad9476b10:src/data/addition.py:
+        AdditionDatasetWithCoupledPositions.__getitem__
     Chapter: 21
     """
-    for name, count in (("first", first), ("second", second), ("total", total)):
-        _checks.whole_number(name, count, least=1)
+    _checks.sizes(first=first, second=second, total=total)
     _checks.whole_number("start", start, least=0)
     sign = torch.full((1,), start, device=device)
     a, b, c = (
@@ -551,7 +548,7 @@ def coupled_addition(
 
 
 def tree_positions(parents: Tensor, *, first: int = 0) -> Tensor:
-    """Positions in a tree of draft tokens: siblings compete for one place in the text, so they share a position.
+    """Positions in a tree of draft tokens: siblings share a position.
 
     Equation: p_i = first + depth(i), roots at depth 0      (miao2024, cai2024)
     Shapes: (N,) → (N,), int64
@@ -564,6 +561,8 @@ def tree_positions(parents: Tensor, *, first: int = 0) -> Tensor:
         TypeError, ValueError: as `attention.tree_mask`.
 
     Source: miao2024, cai2024
+    Checked: FasterDecoding/Medusa@e2a5d20c048a:medusa/model/utils.py:
+        generate_medusa_buffers
     Chapter: 20
     """
     _checks.whole_number("first", first, least=0)

@@ -1,4 +1,4 @@
-"""Probes: each measures how far an encoding is from a property that it should have, as one number.
+"""Probes: each measures how far an encoding is from a property it should have.
 
 A probe returns the largest absolute error it saw. Tests compare it with rounding,
 chapters print it. The tensors are given by the caller, so that nothing is drawn in
@@ -64,11 +64,12 @@ def spread(values: Tensor) -> float:
 
 
 def mixed_layouts(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
-    """The commonest fault of a port: tables listed for halves, partners that are neighbours.
+    """The commonest fault of a port: tables of halves, partners that are neighbours.
 
-    Equation: y_j = x_j cos(p ω_{j mod d/2}) ± x_{j±1} sin(p ω_{j mod d/2}): no rotation, since
-        the two members of a pair meet different angles
+    Equation: y_j = x_j cos(p ω_{j mod d/2}) ∓ x_{j±1} sin(p ω_{j mod d/2})
     Shapes: x (..., T, d), positions (T,), frequencies (d/2,) → (..., T, d)
+
+    It is no rotation: the two members of a pair meet different angles.
 
     Args:
         x: queries or keys.
@@ -123,7 +124,7 @@ def max_error(actual: Tensor, expected: Tensor) -> float:
 def equivariance_error(
     function: Callable[[Tensor], Tensor], x: Tensor, permutation: Tensor
 ) -> float:
-    """Permutation equivariance: shuffled tokens in, the same outputs shuffled the same way.
+    """Permutation equivariance: shuffled tokens give equally shuffled outputs.
 
     Equation: max |f(PX) − P f(X)|
     Shapes: x (..., T, D), permutation (T,)
@@ -175,15 +176,15 @@ def relative_error(
         positions: of both.
         shift: c, in positions.
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
-            given on with k_x.
+            passed on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 11
     """
 
-    def weights(at: Tensor) -> Tensor:
+    def weights(moved: Tensor) -> Tensor:
         return attention_weights(
-            q, k, q_positions=at, k_positions=at, scheme=scheme, q_x=q_x, k_x=k_x
+            q, k, q_positions=moved, k_positions=moved, scheme=scheme, q_x=q_x, k_x=k_x
         )
 
     return max_error(weights(positions + shift), weights(positions))
@@ -252,7 +253,7 @@ def incremental_error(
     q_x: Tensor | None = None,
     k_x: Tensor | None = None,
 ) -> float:
-    """Incremental = parallel: decoding token by token over a cache gives what one causal pass gives.
+    """Incremental = parallel: decoding over a cache gives what one causal pass gives.
 
     Equation: max |o_t(keys 0 … t) − o_t|
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v)
@@ -263,7 +264,7 @@ def incremental_error(
         k: keys.
         v: values.
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
-            given on with k_x.
+            passed on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Chapter: 20
@@ -306,7 +307,7 @@ def left_padding_error(
         v: values.
         padding: slots p put before the tokens, filled with ones.
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
-            given on with k_x.
+            passed on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Raises:
@@ -318,8 +319,8 @@ def left_padding_error(
     mask = (torch.arange(padding + q.shape[2], device=q.device) >= padding).expand(
         q.shape[0], -1
     )  # (B, p + T)
-    at = from_mask(mask)
-    allowed = causal(at, at) & key_padding_mask(mask)
+    positions = from_mask(mask)
+    allowed = causal(positions, positions) & key_padding_mask(mask)
 
     def padded(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 0, padding, 0), value=1.0)
@@ -329,7 +330,12 @@ def left_padding_error(
     }
     heads = map(padded, (q, k, v))
     out = attention(
-        *heads, q_positions=at, k_positions=at, scheme=scheme, mask=allowed, **hidden
+        *heads,
+        q_positions=positions,
+        k_positions=positions,
+        scheme=scheme,
+        mask=allowed,
+        **hidden,
     )
     return max_error(out[:, :, padding:], _causal_attention(scheme, q, k, v, q_x, k_x))
 
@@ -356,7 +362,7 @@ def packing_error(
         v: values.
         lengths: lengths of the documents, together T.
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
-            given on with k_x.
+            passed on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Raises:
@@ -365,21 +371,21 @@ def packing_error(
 
     Chapter: 20
     """
-    at, numbers = (
+    positions, numbers = (
         packed(lengths, device=q.device),
         segment_ids(lengths, device=q.device),
     )
-    if at.shape[0] != q.shape[2]:
+    if positions.shape[0] != q.shape[2]:
         raise ValueError(
             f"lengths must add up to the {q.shape[2]} tokens of q, got {list(lengths)}"
         )
-    allowed = causal(at, at) & same_segment(numbers, numbers)
+    allowed = causal(positions, positions) & same_segment(numbers, numbers)
     together = attention(
         q,
         k,
         v,
-        q_positions=at,
-        k_positions=at,
+        q_positions=positions,
+        k_positions=positions,
         scheme=scheme,
         mask=allowed,
         q_x=q_x,
@@ -418,7 +424,7 @@ def causality_error(
         k: keys.
         v: values.
         q_x: hidden states (B, T, D) of the query tokens, for schemes that read them;
-            given on with k_x.
+            passed on with k_x.
         k_x: hidden states (B, T, D) of the key tokens.
 
     Raises:
@@ -450,15 +456,15 @@ def _causal_attention(
     q_x: Tensor | None,
     k_x: Tensor | None,
 ) -> Tensor:
-    at = arange(q.shape[2], device=q.device)
+    positions = arange(q.shape[2], device=q.device)
     return attention(
         q,
         k,
         v,
-        q_positions=at,
-        k_positions=at,
+        q_positions=positions,
+        k_positions=positions,
         scheme=scheme,
-        mask=causal(at, at),
+        mask=causal(positions, positions),
         q_x=q_x,
         k_x=k_x,
     )

@@ -1,49 +1,55 @@
-"""An encoding is the places it fills: the `PositionScheme`, and the schemes of this library by name."""
+"""The `PositionScheme`: an encoding is the places of attention that it fills."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from posenc_lib import _checks
-from posenc_lib import bias as bias_place
-from posenc_lib import embedding as embedding_place
+from posenc_lib import _checks, bias, embedding
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.rotary import RoPE
+from posenc_lib.rotary.pairs import Layout
 
 
 @dataclass(frozen=True, eq=False)
 class PositionScheme:
-    """The places in attention through which a position enters, one optional field for each.
+    """The places in attention where a position can enter, one optional field for each.
 
     Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n),  α = softmax over the n
         allowed by the mask, o_m = Σ_n α_mn v_n;  T is `transform`, b is `bias`
-    Shapes: embedding (..., T) → (..., T, D); transform (B, H, Tq, d), (B, Hk, Tk, d) →
-        the same; bias → (1 or B, H, Tq, Tk); scores → (B, H, Tq, Tk); values → (B, H,
-        Tq, d_v); mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
+    Shapes: embedding (..., T) → (..., T, D);
+        transform (B, H, Tq, d), (B, Hk, Tk, d) → the same; bias → (1 or B, H, Tq, Tk);
+        scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
+        mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
+
+    The places, in the order in which attention meets them; figures give their numbers:
+
+        1   embedding   added to the token embeddings
+        2   transform   of query and key, before their dot product
+        3   bias        added to the score, blind to the content
+        3′  scores      in place of the dot product, with the content
+        4   values      in place of the weighted sum
+        5   mask        who may attend to whom
 
     An encoding that depends on hidden states takes two more arguments in `transform`,
-    `bias` or `scores`: `q_x` (B, Tq, D) and `k_x` (B, Tk, D). `attention` hands them on
-    when it is given them.
+    `bias` or `scores`: `q_x` (B, Tq, D) and `k_x` (B, Tk, D). `attention` passes them
+    on when it is given them.
 
     Args:
-        name: what people call it.
-        embedding: place 1. `embedding(positions)`, which the caller adds to the token
+        name: its name in the literature.
+        embedding: `embedding(positions)`, which the caller adds to the token
             embeddings.
-        transform: place 2. `transform(q, k, q_positions, k_positions)` gives the two,
+        transform: `transform(q, k, q_positions, k_positions)` returns both,
             transformed.
-        bias: place 3. `bias(q_positions, k_positions)`, added after the scale; it sees
-            no content.
-        scores: place 3′. `scores(q, k, q_positions, k_positions)` in place of qᵀk; it
-            sees the content.
-        values: place 4. `values(weights, v, q_positions, k_positions)` in place of the
-            sum Σ α v.
-        mask: place 5. `mask(q_positions, k_positions)`.
+        bias: `bias(q_positions, k_positions)`, added after the scale.
+        scores: `scores(q, k, q_positions, k_positions)` in place of qᵀk.
+        values: `values(weights, v, q_positions, k_positions)` in place of Σ α v.
+        mask: `mask(q_positions, k_positions)`, True = may attend.
         scale: factor of the score before the bias; None is 1/√d. T5 sets 1.
 
     Raises:
@@ -74,7 +80,7 @@ class PositionScheme:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The places that this scheme fills, in order: ("transform",) for RoPE, none for NoPE."""
+        """The places that this scheme fills, in order: ("transform",) for RoPE."""
         return tuple(place for place in PLACES if getattr(self, place) is not None)
 
 
@@ -86,7 +92,10 @@ NOPE = PositionScheme("NoPE")
 
 
 def sinusoidal(
-    dim: int, base: float = 10000.0, *, layout: str = "interleaved"
+    dim: int,
+    base: float = 10000.0,
+    *,
+    layout: Literal["interleaved", "concatenated"] = "interleaved",
 ) -> PositionScheme:
     """The sinusoidal embedding as a scheme (`embedding.sinusoidal`).
 
@@ -104,10 +113,9 @@ def sinusoidal(
     Source: vaswani2017
     Chapter: 04
     """
-    table = partial(embedding_place.sinusoidal, dim=dim, base=base, layout=layout)
-    table(
-        torch.zeros(1, dtype=torch.int64, device="cpu")
-    )  # raises now rather than in the first forward
+    table = partial(embedding.sinusoidal, dim=dim, base=base, layout=layout)
+    # Raises now rather than in the first forward.
+    table(torch.zeros(1, dtype=torch.int64, device="cpu"))
     return PositionScheme("sinusoidal", embedding=table)
 
 
@@ -127,7 +135,7 @@ def learned(
     Source: gehring2017
     Chapter: 03
     """
-    table = embedding_place.LearnedEmbedding(num_positions, dim, generator=generator)
+    table = embedding.LearnedEmbedding(num_positions, dim, generator=generator)
     return PositionScheme("learned", embedding=table)
 
 
@@ -135,7 +143,7 @@ def rope(
     head_dim: int,
     base: float = 10000.0,
     *,
-    layout: str = "interleaved",
+    layout: Layout = "interleaved",
     rotary_dim: int | None = None,
 ) -> PositionScheme:
     """RoPE as a scheme (`rotary.RoPE`), with the paper's frequencies.
@@ -156,17 +164,15 @@ def rope(
     Chapter: 10
     """
     if rotary_dim is None:
-        width = _checks.even_dimension("head_dim", head_dim)
-    else:
-        width = _checks.even_dimension("rotary_dim", rotary_dim)
-        if width > _checks.whole_number("head_dim", head_dim, least=1):
-            raise ValueError(
-                f"rotary_dim must be at most head_dim = {head_dim}, got {width}"
-            )
-    return PositionScheme(
-        "RoPE",
-        transform=RoPE(inverse_frequencies(width, base), layout=layout).transform,
-    )
+        rotary_dim = _checks.even_dimension("head_dim", head_dim)
+    _checks.whole_number("head_dim", head_dim, least=1)
+    _checks.even_dimension("rotary_dim", rotary_dim)
+    if rotary_dim > head_dim:
+        raise ValueError(
+            f"rotary_dim must be at most head_dim = {head_dim}, got {rotary_dim}"
+        )
+    rotary = RoPE(inverse_frequencies(rotary_dim, base), layout=layout)
+    return PositionScheme("RoPE", transform=rotary.transform)
 
 
 def alibi(heads: int) -> PositionScheme:
@@ -182,7 +188,7 @@ def alibi(heads: int) -> PositionScheme:
     Chapter: 07
     """
     return PositionScheme(
-        "ALiBi", bias=partial(bias_place.alibi, slopes=bias_place.alibi_slopes(heads))
+        "ALiBi", bias=partial(bias.alibi, slopes=bias.alibi_slopes(heads))
     )
 
 
@@ -207,7 +213,7 @@ def t5(
     Source: raffel2020
     Chapter: 07
     """
-    table = bias_place.T5Bias(
+    table = bias.T5Bias(
         heads,
         bidirectional=bidirectional,
         std=std,
