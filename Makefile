@@ -1,4 +1,5 @@
-# Two commands: `make book` renders the book, `make test` checks everything. Both set up what they need in .venv.
+# Two commands: `make book` renders the book, `make test` checks everything. Both set up
+# what they need in .venv. `make quick` checks what changed since the last commit.
 PYTHON ?= python3
 PIP_FLAGS ?=
 PORT ?= 8000
@@ -8,11 +9,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+SINCE ?= HEAD
 
-# Names the step before it runs, and again if it fails.
-step = @echo "== $(1)" && { $(2); } || { echo "FAILED: $(1)" >&2; exit 1; }
+# Names the step before it runs, and again with its seconds, or if it fails.
+step = @echo "== $(1)" && start=$$(date +%s) && { $(2); } && echo "== $(1): $$(($$(date +%s) - start)) s" || { echo "FAILED: $(1)" >&2; exit 1; }
 
-.PHONY: help book serve test unit nbval faults colab build browser lint refresh check address parity bench clean
+.PHONY: help book serve quick test unit nbval faults colab build browser lint refresh check address parity bench clean
 
 help:  ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +41,9 @@ serve: book  ## render the book and show it on localhost
 	@echo "Open http://localhost:$(PORT)/ (stop with Ctrl+C)"
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
+quick: .venv/all  ## lint, tests and notebooks of what changed: make quick SINCE=HEAD
+	@$(BIN)/python book/tools/quick.py --since $(SINCE)
+
 test: lint unit nbval faults colab build browser  ## run everything that must pass
 	@echo "== all steps passed"
 
@@ -46,11 +51,12 @@ lint: .venv/all  ## format, types, workflows, metadata
 	$(call step,ruff check,$(BIN)/ruff check .)
 	$(call step,ruff format,$(BIN)/ruff format --check .)
 	$(call step,types,$(BIN)/mypy)
-	$(call step,workflow security,$(BIN)/zizmor --offline --quiet .github/workflows)
+	$(call step,workflow security,$(BIN)/zizmor --offline --quiet .github)
 	$(call step,workflow schema,$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml)
+	$(call step,update schema,$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml)
 
 unit: .venv/all  ## unit tests of the library, the figures and the tools
-	$(call step,unit tests,$(PYTEST) -q -n $(WORKERS) tests --ignore tests/browser --ignore tests/test_build.py -m "not slow")
+	$(call step,unit tests,$(PYTEST) -q -n $(WORKERS) --durations 20)
 
 nbval: .venv/all  ## run every notebook again and compare with its stored outputs
 	$(call step,notebooks,$(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout 120 -n $(WORKERS) --dist loadfile notebooks)
@@ -65,7 +71,7 @@ build: .venv/book  ## render the book with every warning an error
 	$(call step,strict build,rm -rf _build/html && $(BIN)/jupyter-book build . --all -W -n --keep-going --quiet)
 
 browser: .venv/all build  ## look at every page in a browser
-	$(call step,pages,$(PYTEST) -q -n $(WORKERS) tests/test_build.py tests/browser)
+	$(call step,pages,$(PYTEST) -q -n $(WORKERS) -m site tests/test_build.py tests/browser)
 
 refresh: .venv/all  ## run the notebooks, store their outputs, write the generated pages
 	$(call step,notebooks,$(BIN)/python book/tools/refresh.py)
