@@ -1,11 +1,13 @@
-"""Multi-head latent attention with decoupled RoPE (DeepSeek-V2, V3): its queries, and its compressed keys and values.
+"""Multi-head latent attention with decoupled RoPE (DeepSeek-V2, V3).
 
-Content goes through a latent and is never rotated; position has channels of its own,
+Content goes through a latent and is never rotated; position has separate channels,
 [content ; rotated] in every query and key. So the score scale is 1/√(d_c + d_r),
 `attention`'s default, or `deepseek_softmax_scale` under YaRN.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +18,20 @@ from posenc_lib.rotary.rope import RoPE, checked_rope
 
 
 class LatentQueries(nn.Module):
-    """The queries of latent attention: content and rotary channels, both from one latent.
+    """The queries of latent attention: content and rotary channels from one latent.
 
     Equation: c^Q = W^DQ x,  q_h = [W^UQ_h c^Q ; R_m W^QR_h c^Q]      (deepseekv2 §2.1)
     Shapes: x (B, T, D), positions (T,) or (B, T) → q (B, H, T, d_c + d_r)
 
-    The released models normalise the latent (RMSNorm) before it goes up; the equations
-    don't.
+    The released models normalise the latent (RMSNorm) before W^UQ; the equations don't.
 
     Args:
         width: D of the model.
         heads: H.
         latent: width of c^Q.
-        content_dim: channels d_c of a head.
-        rope: turns the rotary channels, d_r = twice the number of its frequencies.
+        content_dim: channels d_c of a head; `qk_nope_head_dim` in the released code.
+        rope: rotates d_r more channels, twice the number of its frequencies;
+            `qk_rope_head_dim` in the released code.
         std: all weights are drawn from N(0, std²), DeepSeek-V2's by default.
         generator: of the draw.
 
@@ -53,43 +55,34 @@ class LatentQueries(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.rope = (
-            _checks.whole_number("heads", heads, least=1),
-            checked_rope("rope", rope),
-        )
-        self.down = _linear("width", width, "latent", latent, 1, std, generator)  # W^DQ
-        self.up = _linear(
-            "latent", latent, "content_dim", content_dim, heads, std, generator
-        )  # W^UQ
-        self.rotary = _linear(
-            "latent",
-            latent,
-            "rotary",
-            2 * rope.frequencies.shape[0],
-            heads,
-            std,
-            generator,
-        )  # W^QR
+        self.heads = _checks.whole_number("heads", heads, least=1)
+        self.rope = checked_rope("rope", rope)
+        _checks.sizes(width=width, latent=latent, content_dim=content_dim)
+        rotary_dim = 2 * rope.frequencies.shape[0]
+        draw = partial(normal, std=std, generator=generator)
+        self.down = linear(draw(latent, width))  # W^DQ
+        self.up = linear(draw(heads * content_dim, latent))  # W^UQ
+        self.rotary = linear(draw(heads * rotary_dim, latent))  # W^QR
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         latent = self.down(_tokens("x", x, self.down.in_features))
-        turned = _turned(
-            self.rope, _by_head(self.rotary(latent), self.heads), positions
-        )
-        return torch.cat((_by_head(self.up(latent), self.heads), turned), -1)
+        content = _by_head(self.up(latent), self.heads)
+        rotary = _by_head(self.rotary(latent), self.heads)
+        return torch.cat((content, _rotated(self.rope, rotary, positions)), -1)
 
 
 class LatentKeys(nn.Module):
-    """The keys and values of latent attention, in two steps: `forward` gives what a cache holds, `expand` the rest.
+    """The keys and values of latent attention, compressed and expanded.
 
-    Equation: c^KV = W^DKV x,  k^R = R_n W^KR x;  k_h = [W^UK_h c^KV ; k^R],  v_h =
-        W^UV_h c^KV      (deepseekv2 §2.1)
-    Shapes: x (B, T, D) → c^KV (B, T, d_kv), k^R (B, 1, T, d_r);  `expand` → k (B, H, T,
-        d_c + d_r), v (B, H, T, d_v)
+    Equation: c^KV = W^DKV x,  k^R = R_n W^KR x;  k_h = [W^UK_h c^KV ; k^R],
+        v_h = W^UV_h c^KV      (deepseekv2 §2.1)
+    Shapes: x (B, T, D) → c^KV (B, T, d_kv), k^R (B, 1, T, d_r);  `expand` →
+        k (B, H, T, d_c + d_r), v (B, H, T, d_v)
 
-    k^R is one for all heads and comes from x, not from the latent: a rotation between
-    W^UK and W^UQ would keep these from being multiplied into one matrix. The cache is
-    d_kv + d_r numbers a token, whatever the number of heads.
+    `forward` gives what a cache holds, `expand` keys and values from it. k^R is one for
+    all heads and comes from x, not from the latent: a rotation between W^UK and W^UQ
+    would keep these from being multiplied into one matrix. The cache is d_kv + d_r
+    numbers a token, whatever the number of heads.
 
     Args:
         width, heads, content_dim, rope, std, generator: as in `LatentQueries`.
@@ -100,6 +93,7 @@ class LatentKeys(nn.Module):
         TypeError, ValueError: as `LatentQueries`.
 
     Source: deepseekv2
+    Checked: golden
     Chapter: 19
     """
 
@@ -116,66 +110,38 @@ class LatentKeys(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.rope = (
-            _checks.whole_number("heads", heads, least=1),
-            checked_rope("rope", rope),
-        )
-        self.down = _linear(
-            "width", width, "latent", latent, 1, std, generator
-        )  # W^DKV
-        self.rotary = _linear(
-            "width", width, "rotary", 2 * rope.frequencies.shape[0], 1, std, generator
-        )  # W^KR
-        self.key_up = _linear(
-            "latent", latent, "content_dim", content_dim, heads, std, generator
-        )  # W^UK
-        self.value_up = _linear(
-            "latent", latent, "value_dim", value_dim, heads, std, generator
-        )  # W^UV
+        self.heads = _checks.whole_number("heads", heads, least=1)
+        self.rope = checked_rope("rope", rope)
+        _checks.sizes(width=width, latent=latent)
+        _checks.sizes(content_dim=content_dim, value_dim=value_dim)
+        draw = partial(normal, std=std, generator=generator)
+        self.down = linear(draw(latent, width))  # W^DKV
+        self.rotary = linear(draw(2 * rope.frequencies.shape[0], width))  # W^KR
+        self.key_up = linear(draw(heads * content_dim, latent))  # W^UK
+        self.value_up = linear(draw(heads * value_dim, latent))  # W^UV
 
     def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         tokens = _tokens("x", x, self.down.in_features)
-        return self.down(tokens), _turned(
-            self.rope, self.rotary(tokens)[:, None], positions
-        )
+        rotary = self.rotary(tokens)[:, None]  # (B, 1, T, d_r)
+        return self.down(tokens), _rotated(self.rope, rotary, positions)
 
     def expand(self, latent: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
-        content = _by_head(
-            self.key_up(_tokens("latent", latent, self.key_up.in_features)), self.heads
-        )
-        wanted = (
-            latent.shape[0],
-            1,
-            latent.shape[1],
-            2 * self.rope.frequencies.shape[0],
-        )
-        if _checks.floating_tensor("rotary", rotary, least_dims=4).shape != wanted:
+        _tokens("latent", latent, self.key_up.in_features)
+        _checks.floating_tensor("rotary", rotary, least_dims=4)
+        batch, length, rotary_dim = *latent.shape[:2], self.rotary.out_features
+        if rotary.shape != (batch, 1, length, rotary_dim):
             raise ValueError(
-                f"rotary must have shape (B, 1, T, d_r) = {wanted}, got "
-                f"{tuple(rotary.shape)}"
+                "rotary must have shape (B, 1, T, d_r) = "
+                f"{(batch, 1, length, rotary_dim)}, got {tuple(rotary.shape)}"
             )
+        content = _by_head(self.key_up(latent), self.heads)
         key = torch.cat((content, rotary.expand(-1, self.heads, -1, -1)), -1)
         return key, _by_head(self.value_up(latent), self.heads)
 
 
-def _linear(
-    inputs_name: str,
-    inputs: int,
-    outputs_name: str,
-    outputs: int,
-    heads: int,
-    std: float,
-    generator: torch.Generator | None,
-) -> nn.Linear:
-    _checks.sizes(**{inputs_name: inputs, outputs_name: outputs})
-    return linear(normal(heads * outputs, inputs, std=std, generator=generator))
-
-
 def _tokens(name: str, x: Tensor, width: int) -> Tensor:
-    if (
-        _checks.floating_tensor(name, x, least_dims=3).dim() != 3
-        or x.shape[-1] != width
-    ):
+    _checks.floating_tensor(name, x, least_dims=3)
+    if x.dim() != 3 or x.shape[-1] != width:
         raise ValueError(
             f"{name} must have shape (B, T, {width}), got {tuple(x.shape)}"
         )
@@ -183,11 +149,10 @@ def _tokens(name: str, x: Tensor, width: int) -> Tensor:
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    return x.reshape(*x.shape[:2], heads, -1).transpose(
-        1, 2
-    )  # (B, T, H·d) → (B, H, T, d)
+    """(B, T, H·d) → (B, H, T, d)."""
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _turned(rope: RoPE, x: Tensor, positions: Tensor) -> Tensor:
+def _rotated(rope: RoPE, x: Tensor, positions: Tensor) -> Tensor:
     _checks.token_positions("positions", positions, batch=x.shape[0], length=x.shape[2])
     return rope(positions, _checks.at_least_float32(x.dtype))(x)
