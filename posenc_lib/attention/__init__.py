@@ -1,4 +1,4 @@
-"""Reference attention with every place for a position, and the masks."""
+"""Attention with any position scheme: the reference, faster forms, and the masks."""
 
 from posenc_lib.attention.fused import fused_attention, relative_score_mod
 from posenc_lib.attention.hankel import hankel_attention

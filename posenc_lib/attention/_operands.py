@@ -1,4 +1,4 @@
-"""What the forms of attention share: operands that fit one another, and the keys that masks leave."""
+"""Checks and masks that the forms of attention share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from posenc_lib.scheme import PositionScheme
 def check_shapes(
     q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
 ) -> None:
+    """Whether q and k fit one another and have a position for each token."""
     _checks.grouped_heads(q, k)
     for name, positions, x in (
         ("q_positions", q_positions, q),
@@ -28,7 +29,7 @@ def check_shapes(
 
 
 def hidden_arguments(q_x: Tensor | None, k_x: Tensor | None) -> dict[str, Tensor]:
-    """The hidden states as arguments of a scheme's functions, none if there are none."""
+    """The hidden states as arguments of a scheme's functions; none if not given."""
     if q_x is None and k_x is None:
         return {}
     if q_x is None or k_x is None:
@@ -46,28 +47,29 @@ def allowed_pairs(
     k_positions: Tensor,
     scores: Tensor,
 ) -> Tensor | None:
-    """The keys that the caller's mask and the scheme's own both allow; None where neither says anything."""
+    """The pairs that the caller's mask and the scheme's both allow; None for all."""
     allowed = mask if mask is None else checked_mask(mask, scores)
     if scheme.mask is None:
         return allowed
-    own = checked_mask(scheme.mask(q_positions, k_positions), scores)
-    return own if allowed is None else allowed & own
+    by_scheme = checked_mask(scheme.mask(q_positions, k_positions), scores)
+    return by_scheme if allowed is None else allowed & by_scheme
 
 
 def checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
+    """The mask, if it is boolean and broadcasts to the scores (B, H, Tq, Tk)."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"mask must be boolean (True = may attend), got {got}")
-    wanted = tuple(scores.shape)
+    shape = tuple(scores.shape)
     # Neither (Tk,) nor (B, Tk) nor (B, Tq, Tk): where sizes agree they would be read as
     # something else.
     fits = mask.dim() in (2, 4) and all(
         size in (1, full)
-        for size, full in zip(reversed(mask.shape), reversed(wanted), strict=False)
+        for size, full in zip(reversed(mask.shape), reversed(shape), strict=False)
     )
     if not fits:
         raise ValueError(
-            f"mask must broadcast to {wanted} from two axes (Tq, Tk) or four, got "
+            f"mask must broadcast to {shape} from two axes (Tq, Tk) or four, got "
             f"{tuple(mask.shape)}"
         )
     return mask
@@ -76,17 +78,19 @@ def checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
 def feature_operands(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, positive: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, torch.dtype]:
-    """q, k and v in float32 at least, keys repeated for their queries, padding zero; and the dtype of the result."""
+    """q, k and v to compute with, and the dtype of the result.
+
+    They are in float32 at least, keys and values are repeated for grouped queries, and
+    the keys of padding are zero.
+    """
     _checks.grouped_heads(q, k)
     _checks.values_of(k, v)
     for name, x in (("q", q), ("k", k)) if positive else ():
         if values_known(x) and bool((x < 0).any()):
             raise ValueError(
                 f"{name} must hold features of at least 0, as elu_features or "
-                "positive_features give them; "
-                f"got {x[x < 0][0].item()}"
+                f"positive_features give them; got {x[x < 0][0].item()}"
             )
-    compute, dtype = _checks.at_least_float32(q.dtype, k.dtype, v.dtype), v.dtype
     if mask is not None:
         tokens = _checks.token_mask("mask", mask)
         if tokens.shape != (k.shape[0], k.shape[2]):
@@ -95,12 +99,13 @@ def feature_operands(
                 f"{tuple(mask.shape)}"
             )
         k = k.masked_fill(~tokens[:, None, :, None], 0)
+    compute, dtype = _checks.at_least_float32(q.dtype, k.dtype, v.dtype), v.dtype
     groups = q.shape[1] // k.shape[1]
     k, v = (x.to(compute).repeat_interleave(groups, 1) for x in (k, v))
     return q.to(compute), k, v, dtype
 
 
 def quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Zero, not NaN, where no key counts. A denominator that is NaN stays that."""
+    """The quotient, and zero where no key counts. NaN in the denominator stays NaN."""
     none = denominator <= 0
     return torch.where(none, 0, numerator / torch.where(none, 1, denominator))

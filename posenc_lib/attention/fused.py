@@ -38,15 +38,16 @@ def fused_attention(
     k_x: Tensor | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """`attention` through PyTorch's fused kernel: transform first, bias and masks as its `attn_mask`.
+    """`attention` through PyTorch's fused kernel.
 
     Equation: as `attention`
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in
-        v's dtype
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v),
+        in v's dtype
 
-    Equal to the reference up to rounding; 16-bit inputs are multiplied in 16 bits.
-    Masks come from positions and never from the kernel's own `is_causal`, which aligns
-    the first query with the first key: with a cache that hides all keys but one.
+    The transform is applied first; bias and masks are the kernel's `attn_mask`. Equal
+    to the reference up to rounding; 16-bit inputs are multiplied in 16 bits. Masks come
+    from positions and never from the kernel's own `is_causal`, which aligns the first
+    query with the first key: with a cache that hides all keys but one.
 
     Args:
         q, k, v, q_positions, k_positions, mask, q_x, k_x: as in `attention`.
@@ -74,24 +75,25 @@ def fused_attention(
         checked_mask(mask, q[..., :1].expand(-1, -1, -1, k.shape[2]))
 
     def rows(start: int, stop: int) -> Tensor:
-        at = (
-            q_positions[start:stop]
-            if q_positions.dim() == 1
-            else q_positions[:, start:stop]
+        part = slice(start, stop)
+        positions = (
+            q_positions[part] if q_positions.dim() == 1 else q_positions[:, part]
         )
-        own = mask if mask is None or mask.shape[-2] == 1 else mask[..., start:stop, :]
-        states = hidden if q_x is None else hidden | {"q_x": q_x[:, start:stop]}
+        rows_mask = mask
+        if mask is not None and mask.shape[-2] != 1:
+            rows_mask = mask[..., part, :]
+        states = hidden if q_x is None else hidden | {"q_x": q_x[:, part]}
         return _fused_rows(
-            q[:, :, start:stop], k, v, at, k_positions, scheme, own, states
+            q[:, :, part], k, v, positions, k_positions, scheme, rows_mask, states
         )
 
     queries = q.shape[2]
     if chunk is None:
         return rows(0, queries)
-    starts = range(0, queries, _checks.whole_number("chunk", chunk, least=1))
+    _checks.whole_number("chunk", chunk, least=1)
     parts = [
         checkpoint(rows, start, min(start + chunk, queries), use_reentrant=False)
-        for start in starts
+        for start in range(0, queries, chunk)
     ]
     return torch.cat(parts, 2)
 
@@ -106,22 +108,21 @@ def _fused_rows(
     mask: Tensor | None,
     hidden: dict[str, Tensor],
 ) -> Tensor:
-    """`fused_attention` of some of the queries, transformed."""
+    """`fused_attention` of some of the queries, which are transformed already."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    scores = q[..., :1].expand(
-        -1, -1, -1, k.shape[2]
-    )  # of their shape, to check bias and masks against
+    # It has the shape of the scores: bias and masks are checked against it.
+    scores = q[..., :1].expand(-1, -1, -1, k.shape[2])
     allowed = allowed_pairs(mask, scheme, q_positions, k_positions, scores)
     attn_mask = None
     if scheme.bias is not None:
         bias = scheme.bias(q_positions, k_positions, **hidden)
         attn_mask = _checks.score_bias("bias", bias, scores.shape).to(dtype)
-    some = None
+    has_key = None
     if allowed is not None:
-        # What a row without any key gives is the kernel's affair, and −∞ − (−∞) is NaN:
-        # it attends to all, and its output is made zero.
-        some = allowed.any(-1, keepdim=True)
-        allowed = allowed | ~some
+        # The kernel's result for a row without any key is undefined, and −∞ − (−∞) is
+        # NaN: such a row attends to all keys, and its output is set to zero.
+        has_key = allowed.any(-1, keepdim=True)
+        allowed = allowed | ~has_key
         attn_mask = (
             allowed if attn_mask is None else attn_mask.masked_fill(~allowed, -math.inf)
         )
@@ -133,20 +134,21 @@ def _fused_rows(
         scale=scheme.scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    return (out if some is None else out.masked_fill(~some, 0)).to(v.dtype)
+    return (out if has_key is None else out.masked_fill(~has_key, 0)).to(v.dtype)
 
 
 def relative_score_mod(
     bias: Tensor, *, q_positions: Tensor, k_positions: Tensor, causal: bool
 ) -> ScoreMod:
-    """A relative bias for FlexAttention: `flex_attention(q, k, v, score_mod=relative_score_mod(...))`.
+    """A relative bias as a `score_mod` of FlexAttention.
 
     Equation: score → score + b_{n−m}, and −∞ for n > m if causal
     Shapes: bias (H, 2N−1) → a function of (score, batch, head, query index, key index),
         all ()
 
-    FlexAttention knows indices; the positions that it looks up here keep caches and
-    left padding right. Apply a transform to q and k before. Documents and padding
+    Call `flex_attention(q, k, v, score_mod=relative_score_mod(...))`. FlexAttention
+    knows indices; the positions that it looks up here keep caches and left padding
+    right. Apply a transform to q and k before. Segments of packed rows and padding
     belong in its `block_mask`, which skips whole blocks, and so may the future. On a
     GPU this is the fast way; on the CPU PyTorch 2.13 has the forward pass only, and
     `hankel_attention` has both.
@@ -158,9 +160,9 @@ def relative_score_mod(
         causal: hide keys after the query.
 
     Raises:
-        TypeError, ValueError: positions that are no integers, a bias of another shape,
-            `causal` is no bool. On plain CPU tensors: a distance that the bias does not
-            hold.
+        TypeError, ValueError: positions that are not integers, a bias of another shape,
+            `causal` is not a bool. On plain CPU tensors: a distance that the bias does
+            not hold.
 
     Source: dong2024
     Chapter: 18
@@ -168,13 +170,8 @@ def relative_score_mod(
     shape = _checks.floating_tensor("bias", bias, least_dims=2).shape
     furthest = shape[1] // 2
     vector = checked_vector(bias, shape[0], furthest + 1, furthest + 1, causal)
-    q_positions, k_positions = (
-        _checks.attention_positions(name, positions)
-        for name, positions in (
-            ("q_positions", q_positions),
-            ("k_positions", k_positions),
-        )
-    )
+    q_positions = _checks.attention_positions("q_positions", q_positions)
+    k_positions = _checks.attention_positions("k_positions", k_positions)
     for name, positions in (("q_positions", q_positions), ("k_positions", k_positions)):
         if positions.is_floating_point():
             raise TypeError(
@@ -184,8 +181,8 @@ def relative_score_mod(
     r = relative(q_positions, k_positions)
     if values_known(r) and int(r.abs().max()) > furthest:
         raise ValueError(
-            f"bias must hold distances up to {int(r.abs().max())}, "
-            f"got shape {tuple(shape)}, for distances up to {furthest}"
+            f"bias must hold distances up to {int(r.abs().max())}, got shape "
+            f"{tuple(shape)}, for distances up to {furthest}"
         )
 
     def score_mod(
@@ -201,10 +198,9 @@ def relative_score_mod(
 def _check_scheme(scheme: PositionScheme) -> None:
     if not isinstance(scheme, PositionScheme):
         raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
-    own = [place for place in ("scores", "values") if place in scheme.places]
-    if own:
+    computed = [field for field in ("scores", "values") if field in scheme.places]
+    if computed:
         raise ValueError(
-            f"scheme must leave {' and '.join(own)} empty, which a fused kernel "
-            "computes itself; "
-            f"got {scheme.name!r}: use attention(...)"
+            f"scheme must leave {' and '.join(computed)} empty, which a fused kernel "
+            f"computes itself; got {scheme.name!r}: use attention(...)"
         )

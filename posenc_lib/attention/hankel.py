@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -14,10 +14,12 @@ from posenc_lib import _checks
 from posenc_lib._torch import flash_attention_on_cpu
 from posenc_lib.attention.toeplitz import checked_vector
 
-_READ_VIEWS = ("cpu",)  # devices whose kernel takes an overlapping view as its mask
-_PIECE = (
-    2**20
-)  # scores that a backward pass holds at a time: more heads together where the sequence is short
+# Devices whose kernel takes an overlapping view as its mask.
+_READ_VIEWS = ("cpu",)
+# Scores that a backward pass holds at a time: more heads at once for short sequences.
+_PIECE = 2**20
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def hankel_attention(
@@ -31,24 +33,24 @@ def hankel_attention(
     scale: float | None = None,
     chunk: int = 256,
 ) -> Tensor:
-    """Softmax attention with a relative bias and no n×n tensor: the matrix of biases is a view of one vector.
+    """Softmax attention with a relative bias, whose matrix is a view of one vector.
 
     Equation: e_mn = scale · q_mᵀ k_n + b_{n−m}; with the queries counted from the last,
         u = Tk − 1 − m, the bias of (u, n) is entry u + n of the vector
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v), bias (H, 2N−1) → (B,
-        H, Tq, d_v), in v's dtype
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v), bias (H, 2N−1)
+        → (B, H, Tq, d_v), in v's dtype
 
     A Toeplitz matrix with its rows reversed is a Hankel matrix, constant along
     anti-diagonals: an overlapping view, which the kernel on the CPU reads without
-    copying it. The backward pass makes the weights again, chunk by chunk, and sums
+    copying it. The backward pass computes the weights again, chunk by chunk, and sums
     their gradient along anti-diagonals. Memory is linear in the length both ways; there
     is no second derivative. On a GPU the scores of a chunk are made in full:
     FlexAttention is faster there (`relative_score_mod`).
 
     Keys are consecutive and the queries are the last Tq of them: all, or with a cache
-    the new ones. Padding keeps its place in the count, so that distances stay right,
-    and `mask` hides its keys. A query without a key gives zeros. 16-bit inputs are
-    multiplied in 16 bits forwards, and in float32 backwards.
+    the new ones. Padding counts as tokens, so that distances stay right, and `mask`
+    hides its keys. A query without a key gives zeros. 16-bit inputs are multiplied in
+    16 bits forwards, and in float32 backwards.
 
     Args:
         q: queries, the last Tq of the Tk tokens.
@@ -62,7 +64,7 @@ def hankel_attention(
         chunk: queries whose scores are made together.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit; `causal` is no bool; `chunk` is
+        TypeError, ValueError: shapes that don't fit; `causal` is not a bool; `chunk` is
             not an integer ≥ 1.
 
     Source: dao2022
@@ -84,14 +86,12 @@ def hankel_attention(
                 f"mask must have shape (B, Tk) = {(k.shape[0], keys)}, got "
                 f"{tuple(mask.shape)}"
             )
+    vector = checked_vector(bias, q.shape[1], queries, keys, causal)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    vector = checked_vector(bias, q.shape[1], queries, keys, causal).to(
-        q.device, _checks.at_least_float32(dtype)
-    )
+    vector = vector.to(q.device, _checks.at_least_float32(dtype))
     vector = vector.contiguous()  # a view of neighbours is what the kernel reads fast
-    run = (
-        _Hankel.apply if torch.is_grad_enabled() else _Hankel.forward
-    )  # which is half of the time of a short call
+    # Without gradients `apply` would be half of the time of a short call.
+    run = _Hankel.apply if torch.is_grad_enabled() else _Hankel.forward
     with _checks.without_autocast(q.device):
         out, _ = run(
             q.to(dtype), k.to(dtype), v.to(dtype), vector, mask, causal, scale, chunk
@@ -100,10 +100,11 @@ def hankel_attention(
 
 
 class _Hankel(torch.autograd.Function):
-    """`hankel_attention` on checked inputs of one dtype; `vector` (H, Tq + Tk − 1) has −∞ for keys that are hidden.
+    """`hankel_attention` on checked inputs of one dtype.
 
-    Returns the log of each softmax's denominator too, (B, H, Tq), from which the
-    backward pass has the weights again.
+    `vector` (H, Tq + Tk − 1) has −∞ for keys that are hidden. The second result is the
+    log of each softmax's denominator, (B, H, Tq), from which the backward pass computes
+    the weights again.
     """
 
     generate_vmap_rule = True
@@ -119,29 +120,31 @@ class _Hankel(torch.autograd.Function):
         scale: float,
         chunk: int,
     ) -> tuple[Tensor, Tensor]:
-        queries, width = q.shape[2], v.shape[3]
-        attend = _by_products
+        queries, value_dim = q.shape[2], v.shape[3]
+        attend: Attend = _by_products
         if q.device.type in _READ_VIEWS:
             attend = flash_attention_on_cpu
-            # A view can hide no column. Decoding, a bias of one row hides it; else one
-            # more channel of q and k does.
-            q, k, v = _of_one_width(q, k, v, None if queries == 1 else mask)
-            mask = mask if queries == 1 else None
-        parts, denominators = [], []
+            # The view can't hide padding: it holds one number for a whole
+            # anti-diagonal, which crosses many keys. A channel of q and k hides it.
+            # With one query (decoding) the bias is one row, which is masked below.
+            if mask is not None and queries > 1:
+                q, k = _with_mask_channel(q, k, mask)
+                mask = None
+            q, k, v = _of_one_width(q, k, v)
+        outputs, denominators = [], []
         for start, stop, seen in _chunks(queries, k.shape[2], causal, chunk):
-            view = vector[:, start : stop + seen - 1].unfold(-1, seen, 1)[
-                None
-            ]  # (1, H, stop − start, seen)
+            rows = slice(queries - stop, queries - start)
+            biases = vector[:, start : stop + seen - 1]
+            biases = biases.unfold(-1, seen, 1)[None]  # (1, H, stop − start, seen)
             if mask is not None:
-                view = view.masked_fill(~mask[:, None, None, :seen], -math.inf)
-            some = q[:, :, queries - stop : queries - start].flip(2)
-            part, denominator = attend(
-                some, k[:, :, :seen], v[:, :, :seen], view, scale
+                biases = biases.masked_fill(~mask[:, None, None, :seen], -math.inf)
+            output, denominator = attend(
+                q[:, :, rows].flip(2), k[:, :, :seen], v[:, :, :seen], biases, scale
             )
-            parts.append(part[..., :width].flip(2))
+            outputs.append(output[..., :value_dim].flip(2))
             denominators.append(denominator.flip(2))
-        del q, k, v  # where they were copied to be wider
-        return torch.cat(parts[::-1], 2), torch.cat(denominators[::-1], 2)
+        del q, k, v  # frees the wider copies before the results are joined
+        return torch.cat(outputs[::-1], 2), torch.cat(denominators[::-1], 2)
 
     @staticmethod
     def setup_context(
@@ -159,7 +162,10 @@ class _Hankel(torch.autograd.Function):
 
 
 class _HankelGradients(torch.autograd.Function):
-    """The gradients, which have none themselves: without this a second derivative would be wrong in silence."""
+    """The gradients, which have none themselves.
+
+    Without this class a second derivative would be wrong without an error.
+    """
 
     generate_vmap_rule = True
 
@@ -183,20 +189,20 @@ class _HankelGradients(torch.autograd.Function):
 def _chunks(
     queries: int, keys: int, causal: bool, chunk: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Chunks start … stop of the queries, counted from the last, and the number of keys that they see."""
+    """Chunks start … stop of the queries, counted from the last, and their keys."""
     for start in range(0, queries, chunk):
         yield start, min(start + chunk, queries), keys - start if causal else keys
 
 
-def _of_one_width(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """More channels, which change no sum: the kernel wants d = d_v. With a mask, 1 in q meets −∞ in a hidden key."""
-    if mask is not None:
-        hidden = torch.zeros_like(k[..., :1]).masked_fill(
-            ~mask[:, None, :, None], -math.inf
-        )
-        q, k = pad(q, (0, 1), value=1.0), torch.cat((k, hidden), -1)
+def _with_mask_channel(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """One more channel: 1 in every query, and 0 in a key, or −∞ where it is hidden."""
+    channel = torch.zeros_like(k[..., :1])
+    channel = channel.masked_fill(~mask[:, None, :, None], -math.inf)
+    return pad(q, (0, 1), value=1.0), torch.cat((k, channel), -1)
+
+
+def _of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Channels of zeros, which change no sum: the kernel requires d = d_v."""
     width = max(q.shape[3], v.shape[3])
     q, k, v = (
         x if x.shape[3] == width else pad(x, (0, width - x.shape[3])) for x in (q, k, v)
@@ -205,22 +211,23 @@ def _of_one_width(
 
 
 def _by_products(
-    q: Tensor, k: Tensor, v: Tensor, view: Tensor, scale: float
+    q: Tensor, k: Tensor, v: Tensor, biases: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The same in plain products, for devices whose kernels want a mask that is aligned in memory."""
-    k, v = (
-        x.repeat_interleave(q.shape[1] // k.shape[1], 1).to(view.dtype) for x in (k, v)
-    )
-    scores = (q.to(view.dtype) @ k.mT) * scale + view
+    """The same in plain products.
+
+    It is for devices whose kernels require a mask that is aligned in memory.
+    """
+    groups = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(groups, 1).to(biases.dtype) for x in (k, v))
+    scores = (q.to(biases.dtype) @ k.mT) * scale + biases
     denominators = scores.logsumexp(-1)
-    denominators = denominators.masked_fill(
-        denominators == -math.inf, 0
-    )  # weights of 0 where there is no key
+    # 0 in place of −∞ gives weights of 0 where there is no key.
+    denominators = denominators.masked_fill(denominators == -math.inf, 0)
     return ((scores - denominators[..., None]).exp() @ v).to(q.dtype), denominators
 
 
 def _hankel_gradients(
-    grad: Tensor,
+    grad_out: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -232,77 +239,85 @@ def _hankel_gradients(
     scale: float,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to q, k, v and the vector, from weights that are made again for some heads and queries at a time."""
+    """Gradients of q, k, v and the vector, for some heads and some queries at a time.
+
+    With weights α and outputs o: ∂v_n = Σ_m α_mn ∂o_m, and the gradient of a score is
+    α_mn (∂o_mᵀ v_n − ∂o_mᵀ o_m). From it follow those of q, k and b.
+    """
     batch, heads, queries, keys = *q.shape[:3], k.shape[2]
-    q_, k_, v_, grad_ = (
-        _pairs(x, heads, vector.dtype) for x in (q, k, v, grad)
-    )  # (B·H, T, d)
-    less = _pairs(denominators[..., None], heads, vector.dtype)  # (B·H, Tq, 1)
-    mean = _pairs(
-        (grad.to(vector.dtype) * out).sum(-1, keepdim=True), heads, vector.dtype
+    dtype = vector.dtype
+    # One matrix (T, channels) for each sequence and head: (B·H, T, channels).
+    flat_q, flat_k, flat_v, flat_grad = (
+        _flat_heads(x, heads, dtype) for x in (q, k, v, grad_out)
     )
+    log_sums = _flat_heads(denominators[..., None], heads, dtype)  # (B·H, Tq, 1)
+    products = (grad_out.to(dtype) * out).sum(-1, keepdim=True)
+    products = _flat_heads(products, heads, dtype)  # ∂o_mᵀ o_m: (B·H, Tq, 1)
     vectors = vector.repeat(batch, 1)  # (B·H, Tq + Tk − 1)
     if mask is not None:
-        hidden = (
-            vector.new_zeros(batch, 1, keys)
-            .masked_fill(~mask[:, None], -math.inf)
-            .repeat_interleave(heads, 0)
-        )
-    to_q, to_k, to_v, to_vector = (
-        grad_.new_zeros(x.shape) for x in (q_, k_, v_, vectors)
+        hidden = vector.new_zeros(batch, 1, keys)
+        hidden = hidden.masked_fill(~mask[:, None], -math.inf)
+        hidden = hidden.repeat_interleave(heads, 0)  # (B·H, 1, Tk)
+    grad_q, grad_k, grad_v, grad_vector = (
+        flat_grad.new_zeros(x.shape) for x in (flat_q, flat_k, flat_v, vectors)
     )
-    together = max(1, _PIECE // (min(chunk, queries) * keys))
-    for first in range(0, batch * heads, together):
-        some = slice(first, first + together)
+    heads_at_once = max(1, _PIECE // (min(chunk, queries) * keys))
+    for first in range(0, batch * heads, heads_at_once):
+        group = slice(first, first + heads_at_once)
         for start, stop, seen in _chunks(queries, keys, causal, chunk):
-            size, rows, diagonals = (
-                stop - start,
-                slice(queries - stop, queries - start),
-                slice(start, stop + seen - 1),
+            rows = slice(queries - stop, queries - start)
+            diagonals = slice(start, stop + seen - 1)
+            size = stop - start
+            chunk_q, chunk_grad, chunk_log_sums, chunk_products = (
+                x[group, rows].flip(1) for x in (flat_q, flat_grad, log_sums, products)
             )
-            q_rows, grad_rows, less_rows, mean_rows = (
-                x[some, rows].flip(1) for x in (q_, grad_, less, mean)
-            )
-            weights = vectors[some, diagonals].unfold(-1, seen, 1) - less_rows
-            weights.baddbmm_(q_rows, k_[some, :seen].mT, alpha=scale)
+            biases = vectors[group, diagonals].unfold(-1, seen, 1)
+            weights = biases - chunk_log_sums
+            weights.baddbmm_(chunk_q, flat_k[group, :seen].mT, alpha=scale)
             if mask is not None:
-                weights += hidden[some, :, :seen]
+                weights += hidden[group, :, :seen]
             weights.exp_()
-            to_v[some, :seen].baddbmm_(weights.mT, grad_rows)
-            wide = grad_.new_empty(
-                weights.shape[0], size, seen + size
-            )  # with room for the shift below
-            wide[..., seen:] = 0
-            to_scores = wide[..., :seen]
-            to_scores.baddbmm_(grad_rows, v_[some, :seen].mT, beta=0).sub_(
-                mean_rows
-            ).mul_(weights)
-            to_q[some, rows] = (to_scores @ k_[some, :seen]).mul_(scale).flip(1)
-            to_k[some, :seen].baddbmm_(to_scores.mT, q_rows, alpha=scale)
-            # Row i moves i places to the right, and anti-diagonals become columns.
-            to_vector[some, diagonals] += (
-                wide.flatten(1)[:, :-size].unflatten(1, (size, -1)).sum(1)
-            )
+            grad_v[group, :seen].baddbmm_(weights.mT, chunk_grad)
+            # `size` columns of zeros behind the scores are what `_diagonal_sums` needs.
+            padded = flat_grad.new_empty(weights.shape[0], size, seen + size)
+            padded[..., seen:] = 0
+            grad_scores = padded[..., :seen]
+            grad_scores.baddbmm_(chunk_grad, flat_v[group, :seen].mT, beta=0)
+            grad_scores.sub_(chunk_products).mul_(weights)
+            rows_of_q = (grad_scores @ flat_k[group, :seen]).mul_(scale)
+            grad_q[group, rows] = rows_of_q.flip(1)
+            grad_k[group, :seen].baddbmm_(grad_scores.mT, chunk_q, alpha=scale)
+            grad_vector[group, diagonals] += _diagonal_sums(padded)
     return (
-        to_q.unflatten(0, (batch, heads)).to(q.dtype),
-        _grouped(to_k, heads, k),
-        _grouped(to_v, heads, v),
-        to_vector.unflatten(0, (batch, heads)).sum(0),
+        grad_q.unflatten(0, (batch, heads)).to(q.dtype),
+        _grouped(grad_k, heads, k),
+        _grouped(grad_v, heads, v),
+        grad_vector.unflatten(0, (batch, heads)).sum(0),
     )
 
 
-def _pairs(x: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+def _diagonal_sums(padded: Tensor) -> Tensor:
+    """Sums along the anti-diagonals of (…, size, seen): (…, size + seen − 1).
+
+    `padded` has `size` more columns of zeros. Read as rows that are one number shorter,
+    row i moves i columns to the right, and anti-diagonals become columns.
+    """
+    size = padded.shape[-2]
+    columns: Tensor = padded.flatten(1)[:, :-size].unflatten(1, (size, -1))
+    return columns.sum(1)
+
+
+def _flat_heads(x: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     """One matrix for each sequence and head of q: (B, Hk, T, d) → (B·H, T, d)."""
-    return (
-        x.to(dtype)[:, :, None]
-        .expand(-1, -1, heads // x.shape[1], -1, -1)
-        .flatten(0, 2)
-    )
+    groups = heads // x.shape[1]
+    return x.to(dtype)[:, :, None].expand(-1, -1, groups, -1, -1).flatten(0, 2)
 
 
 def _grouped(gradient: Tensor, heads: int, x: Tensor) -> Tensor:
-    """The sum over the pairs of each head of x: (B·H, T, d) → (B, Hk, T, d); no copy where a head has one."""
-    groups: Tensor = gradient.unflatten(
-        0, (x.shape[0], x.shape[1], heads // x.shape[1])
-    )
+    """The sum over the queries' heads of each head of x: (B·H, T, d) → (B, Hk, T, d).
+
+    No copy is made where a head of x serves one head of q.
+    """
+    batch, x_heads = x.shape[:2]
+    groups: Tensor = gradient.unflatten(0, (batch, x_heads, heads // x_heads))
     return (groups.squeeze(2) if groups.shape[2] == 1 else groups.sum(2)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Attention in linear time: kernels in place of the softmax, and the positions that fit them.
+"""Attention in linear time: kernels in place of the softmax, and positions for them.
 
 The functions take features, φ(q) and φ(k), so that positions can enter before the
 feature map (a sinusoid added to the tokens, `SineSPE`), inside it
@@ -23,7 +23,7 @@ Transform = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def elu_features(x: Tensor) -> Tensor:
-    """The feature map of linear transformers: positive, smooth, and as wide as its input.
+    """The feature map of linear transformers: positive, smooth, as wide as its input.
 
     Equation: φ(x) = elu(x) + 1 = x + 1 for x > 0, else exp(x)      (katharopoulos2020)
     Shapes: (..., d) → (..., d)
@@ -35,26 +35,29 @@ def elu_features(x: Tensor) -> Tensor:
         x: queries or keys.
 
     Raises:
-        TypeError, ValueError: x is no floating-point tensor with at least one
+        TypeError, ValueError: x is not a floating-point tensor with at least one
             dimension.
 
     Source: katharopoulos2020
     Chapter: 08
     """
-    wide = _checks.floating_tensor("x", x, least_dims=1).to(
-        _checks.at_least_float32(x.dtype)
-    )
-    return torch.where(wide > 0, wide + 1, wide.clamp(max=0).exp()).to(x.dtype)
+    _checks.floating_tensor("x", x, least_dims=1)
+    content = x.to(_checks.at_least_float32(x.dtype))
+    features = torch.where(content > 0, content + 1, content.clamp(max=0).exp())
+    return features.to(x.dtype)
 
 
 def orthogonal_projection(
     features: int, dim: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Random directions for `positive_features`: in blocks of d orthogonal to one another, each of Gaussian length.
+    """Random directions for `positive_features`: orthogonal in blocks of d.
 
     Equation: ω_1 … ω_M ~ N(0, I_d), made orthogonal in blocks of d, lengths drawn apart
         (choromanski2021)
     Shapes: → (M, d), float64, on the CPU
+
+    Each direction has the length of a Gaussian vector. The released code keeps the
+    signs of its QR decomposition, whose blocks are not uniformly distributed.
 
     Args:
         features: M, at least 1.
@@ -76,9 +79,9 @@ def orthogonal_projection(
         )
 
     def orthogonal() -> Tensor:
-        # LAPACK makes the diagonal of Q never positive. Features that are not even
-        # would be biased by that: the signs of R's diagonal undo it, and all orthogonal
-        # matrices are equally likely.
+        # LAPACK's Q never has a positive diagonal, which would bias features that are
+        # not even. With the signs of R's diagonal all orthogonal matrices are equally
+        # likely.
         q, r = torch.linalg.qr(normal(dim, dim))
         return torch.mul(q, r.diagonal().sign())
 
@@ -88,65 +91,62 @@ def orthogonal_projection(
 
 
 def positive_features(x: Tensor, projection: Tensor) -> Tensor:
-    """FAVOR+: random features whose dot products are, on average, softmax attention's weights.
+    """FAVOR+: random features whose dot products are on average exp(qᵀk).
 
     Equation: φ(x) = exp(Ω x − ‖x‖²/2) / √M,  E[φ(q)ᵀ φ(k)] = exp(qᵀ k)
         (choromanski2021 lemma 1)
     Shapes: x (..., d), projection (M, d) → (..., M)
 
     For exp(qᵀk/√d) give q d^(−1/4) and k d^(−1/4). The variance grows exponentially
-    with ‖q + k‖²: luo2021 normalises both to length 1. No running maximum is
-    subtracted, so features don't depend on their neighbours. They get small, since the
-    exponent is at most ‖ω‖²/2 and falls with ‖x‖²: in float32 it is below −88, and the
-    feature 0, in most directions once ‖x‖² passes 176, and a query without any feature
-    finds no key.
+    with ‖q + k‖²: luo2021 normalises both to length 1. The released code subtracts a
+    maximum from the exponents and adds 10⁻⁶ to every feature; here neither is done, so
+    features don't depend on their neighbours. They get small, since the exponent is at
+    most ‖ω‖²/2 and falls with ‖x‖²: in float32 it is below −88, and the feature 0, in
+    most directions once ‖x‖² passes 176, and a query without any feature finds no key.
 
     Args:
         x: queries or keys.
         projection: Ω, from `orthogonal_projection`.
 
     Raises:
-        TypeError, ValueError: x is no floating-point tensor; Ω has not its width.
+        TypeError, ValueError: x is not a floating-point tensor; Ω has another width.
 
     Source: choromanski2021, luo2021
     Chapter: 08
     """
     _checks.floating_tensor("x", x, least_dims=1)
-    if (
-        _checks.floating_tensor("projection", projection, least_dims=2).shape[1:]
-        != x.shape[-1:]
-    ):
+    _checks.floating_tensor("projection", projection, least_dims=2)
+    if projection.shape[1:] != x.shape[-1:]:
         raise ValueError(
             f"projection must have shape (M, {x.shape[-1]}), got "
             f"{tuple(projection.shape)}"
         )
     compute = _checks.at_least_float32(x.dtype)
-    wide, omega = x.to(compute), projection.to(compute).to(x.device)
-    exponent = wide @ omega.mT - wide.square().sum(-1, keepdim=True) / 2
+    content, omega = x.to(compute), projection.to(compute).to(x.device)
+    exponent = content @ omega.mT - content.square().sum(-1, keepdim=True) / 2
     return (exponent.exp() / math.sqrt(omega.shape[0])).to(x.dtype)
 
 
 def cosformer_features(x: Tensor, positions: Tensor, *, length: int) -> Tensor:
-    """cosFormer: a quarter turn spread over the sequence, so that weights fall with distance and stay positive.
+    """cosFormer: features that rotate by a quarter turn over the whole sequence.
 
-    Equation: φ(x_m) = [ReLU(x) cos(πm/2M) | ReLU(x) sin(πm/2M)],  φ(q_m)ᵀ φ(k_n) =
-        ReLU(q)ᵀ ReLU(k) cos(π(m − n)/2M) (qin2022; checked against the released code,
-        which puts the sines first)
+    Equation: φ(x_m) = [ReLU(x) cos(πm/2M) | ReLU(x) sin(πm/2M)],
+        φ(q_m)ᵀ φ(k_n) = ReLU(q)ᵀ ReLU(k) cos(π(m − n)/2M)      (qin2022)
     Shapes: x (B, H, T, d), positions (T,) or (B, T) → (B, H, T, 2d)
 
-    These features carry the position in numerator and denominator alike: no transform
-    is needed.
+    Weights fall with distance and stay positive. These features carry the position in
+    numerator and denominator alike: no transform is needed. The released code puts the
+    sines first.
 
     Args:
         x: queries or keys.
         positions: 0 … M, also of keys in a cache.
         length: M, the longest distance, fixed for all queries and keys. The released
-            code takes the current length, which changes every old key with each new
-            token.
+            code takes the current length: every new token changes all old keys.
 
     Raises:
         TypeError, ValueError: `length` is not an integer ≥ 1; shapes that don't fit; on
-            plain CPU tensors a position outside 0 … M, whose features would turn
+            plain CPU tensors a position outside 0 … M, whose features would be
             negative.
 
     Source: qin2022
@@ -161,14 +161,11 @@ def cosformer_features(x: Tensor, positions: Tensor, *, length: int) -> Tensor:
         raise ValueError(f"positions must lie in 0 … length = {length}, got {outside}")
     compute = _checks.at_least_float32(x.dtype)
     angle = positions.to(compute) * (math.pi / 2 / length)
-    angle = (
-        angle[:, None] if angle.dim() == 1 else angle[:, None, :, None]
-    )  # (T, 1) or (B, 1, T, 1)
+    # (T, 1) or (B, 1, T, 1)
+    angle = angle[:, None] if angle.dim() == 1 else angle[:, None, :, None]
     content = x.to(compute).relu()
-    # At m = M the cosine is 0, which rounding may turn into −4e-8.
-    return torch.cat(
-        (content * angle.cos().clamp(min=0), content * angle.sin()), -1
-    ).to(x.dtype)
+    cos = angle.cos().clamp(min=0)  # at m = M it is 0, which rounding makes −4e-8
+    return torch.cat((content * cos, content * angle.sin()), -1).to(x.dtype)
 
 
 def linear_attention(
@@ -181,14 +178,14 @@ def linear_attention(
     transform: Transform | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Linear attention over all keys: they are summed once, whatever the number of queries.
+    """Linear attention over all keys, which are summed once for all queries.
 
-    Equation: o_m = Σ_n (R_m φ(q_m))ᵀ (R_n φ(k_n)) v_n / Σ_n φ(q_m)ᵀ φ(k_n)      (su2021
-        eq. 19; R = 1 is katharopoulos2020)
-    Shapes: q (B, H, Tq, f), k (B, Hk, Tk, f), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in
-        v's dtype
+    Equation: o_m = Σ_n (R_m φ(q_m))ᵀ (R_n φ(k_n)) v_n / Σ_n φ(q_m)ᵀ φ(k_n)
+        (su2021 eq. 19; R = 1 is katharopoulos2020)
+    Shapes: q (B, H, Tq, f), k (B, Hk, Tk, f), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v),
+        in v's dtype
 
-    Only the numerator is rotated: rotated features are not positive any more, and their
+    Only the numerator is rotated: rotated features are no longer positive, and their
     sum can be zero or negative. So the weights may be negative, and they don't sum to
     1. Positions added to the tokens need no transform.
 
@@ -217,12 +214,12 @@ def linear_attention(
     _checks.token_positions(
         "k_positions", k_positions, batch=k.shape[0], length=k.shape[2]
     )
-    turned_q, turned_k = _transformed(transform, q, k, q_positions, k_positions)
-    return quotient(turned_q @ (turned_k.mT @ v), q @ k.sum(2)[..., None]).to(dtype)
+    rotated_q, rotated_k = _transformed(transform, q, k, q_positions, k_positions)
+    return quotient(rotated_q @ (rotated_k.mT @ v), q @ k.sum(2)[..., None]).to(dtype)
 
 
 class LinearState(NamedTuple):
-    """What causal linear attention keeps of all tokens so far, in place of a growing cache.
+    """The state of causal linear attention, which takes the place of a cache.
 
     Equation: S = Σ_n R_n φ(k_n) v_nᵀ,  z = Σ_n φ(k_n)
     Shapes: numerator (B, H, f, d_v), denominator (B, H, f)
@@ -250,17 +247,19 @@ def causal_linear_attention(
     mask: Tensor | None = None,
     state: LinearState | None = None,
 ) -> tuple[Tensor, LinearState]:
-    """Causal linear attention by running sums; a recurrent step is the same function on one token.
+    """Causal linear attention by running sums.
 
-    Equation: o_m = (R_m φ(q_m))ᵀ S_m / φ(q_m)ᵀ z_m,  S_m = S_{m−1} + R_m φ(k_m)
-        v_mᵀ,  z_m = z_{m−1} + φ(k_m) (katharopoulos2020; su2021 eq. 19)
+    Equation: o_m = (R_m φ(q_m))ᵀ S_m / φ(q_m)ᵀ z_m,
+        S_m = S_{m−1} + R_m φ(k_m) v_mᵀ,  z_m = z_{m−1} + φ(k_m)
+        (katharopoulos2020; su2021 eq. 19)
     Shapes: q (B, H, T, f), k (B, Hk, T, f), v (B, Hk, T, d_v) → (B, H, T, d_v) and the
         state after the last token
 
-    A prompt may be cut into pieces anywhere: give each call the state that the last one
-    returned. Tokens are summed in the order of the axis, whatever their positions, so a
-    packed row must be cut at its documents. Holds S for every token of one call,
-    T·f·d_v numbers a head; short pieces need less.
+    A recurrent step is the same function on one token. A prompt may be cut into pieces
+    anywhere: give each call the state that the last one returned. Tokens are summed in
+    the order of the axis, whatever their positions, so cut a packed row at its
+    segments. Holds S for every token of one call, T·f·d_v numbers a head; short pieces
+    need less.
 
     Args:
         q, k, v, transform: as in `linear_attention`.
@@ -277,17 +276,16 @@ def causal_linear_attention(
     q, k, v, dtype = feature_operands(q, k, v, mask)
     _checks.token_positions("positions", positions, batch=q.shape[0], length=q.shape[2])
     _checks.token_positions("positions", positions, batch=k.shape[0], length=k.shape[2])
-    turned_q, turned_k = _transformed(transform, q, k, positions, positions)
-    numerator = (turned_k[..., :, None] * v[..., None, :]).cumsum(
-        2
-    )  # (B, H, T, f, d_v)
+    rotated_q, rotated_k = _transformed(transform, q, k, positions, positions)
+    products = rotated_k[..., :, None] * v[..., None, :]
+    numerator = products.cumsum(2)  # (B, H, T, f, d_v)
     denominator = k.cumsum(2)  # (B, H, T, f)
     if state is not None:
         _check_state(state, LinearState(numerator[:, :, 0], denominator[:, :, 0]))
         numerator = numerator + state.numerator[:, :, None]
         denominator = denominator + state.denominator[:, :, None]
     out = quotient(
-        (turned_q[..., None, :] @ numerator).squeeze(-2),
+        (rotated_q[..., None, :] @ numerator).squeeze(-2),
         (q * denominator).sum(-1, keepdim=True),
     )
     return out.to(dtype), LinearState(numerator[:, :, -1], denominator[:, :, -1])
@@ -296,8 +294,7 @@ def causal_linear_attention(
 def retention_decays(heads: int) -> Tensor:
     """RetNet's decays: each head forgets half as fast as the one before.
 
-    Equation: γ_h = 1 − 2^(−5−h),  h = 0 … H−1      (sun2023r; checked against the
-        released code)
+    Equation: γ_h = 1 − 2^(−5−h),  h = 0 … H−1      (sun2023r)
     Shapes: → (H,), float64, on the CPU
 
     Args:
@@ -324,16 +321,16 @@ def retention(
     transform: Transform | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Retention, the quadratic form: no softmax, and weights that decay exponentially with distance.
+    """Retention, the quadratic form: weights decay exponentially, without a softmax.
 
-    Equation: o_m = Σ_{n≤m} γ^(m−n) (R_m q_m)ᵀ (R_n k_n) v_n / √d      (sun2023r;
-        checked against the released code)
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v), decays (H,) → (B, H,
-        Tq, d_v), in v's dtype
+    Equation: o_m = Σ_{n≤m} γ^(m−n) (R_m q_m)ᵀ (R_n k_n) v_n / √d      (sun2023r)
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v), decays (H,)
+        → (B, H, Tq, d_v), in v's dtype
 
-    γ^(m−n) is exp of ALiBi's bias with slope −log γ. RetNet rotates query and key
-    (`transform`) and normalises each head of the output, which undoes any factor that a
-    row has in common; that is left to the caller.
+    γ^(m−n) is exp of ALiBi's bias with slope −log γ. RetNet rotates query and key, in
+    the released code by 10000^(−i/(d/2−1)) m, which are not RoPE's angles, and
+    normalises each head of the output, which undoes any factor that a row has in
+    common. Both are left to the caller.
 
     Args:
         q: queries, projected; no feature map.
@@ -360,17 +357,16 @@ def retention(
         "k_positions", k_positions, batch=k.shape[0], length=k.shape[2]
     )
     rate = _log_decays(decays, q)[:, None, None]  # (H, 1, 1)
-    turned_q, turned_k = _transformed(transform, q, k, q_positions, k_positions)
+    rotated_q, rotated_k = _transformed(transform, q, k, q_positions, k_positions)
     r = relative(q_positions, k_positions)
-    decay = (-rate * r.clamp(max=0).to(q.dtype)).exp() * (
-        r <= 0
-    )  # (H, Tq, Tk) or (B, H, Tq, Tk)
-    weights = turned_q @ turned_k.mT * decay / math.sqrt(q.shape[-1])
+    decay = (-rate * r.clamp(max=0).to(q.dtype)).exp()  # (H, Tq, Tk) or (B, H, Tq, Tk)
+    decay = decay * (r <= 0)
+    weights = rotated_q @ rotated_k.mT * decay / math.sqrt(q.shape[-1])
     return (weights @ v).to(dtype)
 
 
 class RetentionState(NamedTuple):
-    """What the recurrent form of retention keeps of all tokens so far.
+    """The state of recurrent retention.
 
     Equation: S_m = γ^(m−m′) S_{m′} + R_m k_m v_mᵀ, m′ the token before
     Shapes: memory (B, H, d, d_v), positions () or (B,)
@@ -398,10 +394,10 @@ def recurrent_retention(
     mask: Tensor | None = None,
     state: RetentionState | None = None,
 ) -> tuple[Tensor, RetentionState]:
-    """Retention, the recurrent form: one matrix a head is kept, and decays with every step.
+    """Retention, the recurrent form: one matrix a head, which decays with every step.
 
-    Equation: S_m = γ^(m−m′) S_{m′} + R_m k_m v_mᵀ,  o_m = (R_m q_m)ᵀ S_m / √d,  m′ the
-        token before (sun2023r, where m − m′ = 1)
+    Equation: S_m = γ^(m−m′) S_{m′} + R_m k_m v_mᵀ,  o_m = (R_m q_m)ᵀ S_m / √d,
+        m′ the token before      (sun2023r, where m − m′ = 1)
     Shapes: as `retention` with Tq = Tk = T → (B, H, T, d_v) and the state after the
         last token
 
@@ -422,31 +418,28 @@ def recurrent_retention(
     _checks.token_positions("positions", positions, batch=k.shape[0], length=k.shape[2])
     positions = _checks.attention_positions("positions", positions)
     rate = _log_decays(decays, q)  # (H,)
-    turned_q, turned_k = _transformed(transform, q, k, positions, positions)
+    rotated_q, rotated_k = _transformed(transform, q, k, positions, positions)
     empty = RetentionState(
         q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]), positions[..., 0]
     )
     if state is not None:
         _check_state(state, empty)
     memory, last = empty if state is None else state
-    out = []
+    outputs = []
     for t in range(q.shape[2]):
         gap = positions[..., t] - last  # () or (B,)
         if values_known(gap) and bool((gap < 0).any()):
             raise ValueError(
                 "positions must never go back, or what was forgotten would grow again: "
-                "cut a packed row at its "
-                f"documents; got a step of {gap.min().item()}"
+                f"cut a packed row at its segments; got a step of {gap.min().item()}"
             )
         step = gap.to(q.dtype)[..., None, None, None]  # (1, 1, 1) or (B, 1, 1, 1)
-        memory = (rate[:, None, None] * step).exp() * memory + turned_k[
-            :, :, t, :, None
-        ] * v[:, :, t, None, :]
-        out.append(turned_q[:, :, t, None, :] @ memory)
+        decay = (rate[:, None, None] * step).exp()
+        memory = decay * memory + rotated_k[:, :, t, :, None] * v[:, :, t, None, :]
+        outputs.append(rotated_q[:, :, t, None, :] @ memory)
         last = positions[..., t]
-    return (torch.cat(out, 2) / math.sqrt(q.shape[-1])).to(dtype), RetentionState(
-        memory, last
-    )
+    out = torch.cat(outputs, 2) / math.sqrt(q.shape[-1])
+    return out.to(dtype), RetentionState(memory, last)
 
 
 def _transformed(
@@ -458,34 +451,37 @@ def _transformed(
 ) -> tuple[Tensor, Tensor]:
     if transform is None:
         return q, k
-    turned: tuple[Tensor, Tensor] = _checks.callable_("transform", transform)(
-        q, k, q_positions, k_positions
-    )
-    return turned
+    _checks.callable_("transform", transform)
+    return transform(q, k, q_positions, k_positions)
 
 
 def _check_state(
     state: LinearState | RetentionState, like: LinearState | RetentionState
 ) -> None:
-    """Whether the state is of this kind and, but for a position that a batch shares, of these shapes."""
+    """Whether the state has the type and the shapes of another one.
+
+    Positions may have another shape: a batch may share them.
+    """
     if not isinstance(state, type(like)):
         raise TypeError(f"state must be a {type(like).__name__} or None, got {state!r}")
-    for name, got, wanted in zip(like._fields, state, like, strict=True):
-        if got.shape != wanted.shape and name != "positions":
+    for name, value, expected in zip(like._fields, state, like, strict=True):
+        if value.shape != expected.shape and name != "positions":
             raise ValueError(
-                f"state.{name} must have shape {tuple(wanted.shape)}, got "
-                f"{tuple(got.shape)}"
+                f"state.{name} must have shape {tuple(expected.shape)}, got "
+                f"{tuple(value.shape)}"
             )
 
 
 def _log_decays(decays: Tensor, q: Tensor) -> Tensor:
-    if _checks.floating_tensor("decays", decays, least_dims=1).shape != (q.shape[1],):
+    """log γ of each head (H,), in q's dtype."""
+    _checks.floating_tensor("decays", decays, least_dims=1)
+    if decays.shape != (q.shape[1],):
         raise ValueError(
             f"decays must have shape (H,) = ({q.shape[1]},), got {tuple(decays.shape)}"
         )
     if values_known(decays) and not bool(((decays > 0) & (decays <= 1)).all()):
         outside = decays[~((decays > 0) & (decays <= 1))][0].item()
         raise ValueError(f"decays must be above 0 and at most 1, got {outside}")
-    # In the decays' own dtype: near 1 a float32 γ has lost the digits that log γ
-    # consists of.
+    # The logarithm is taken in the decays' own dtype: near 1 a γ that is rounded to
+    # float32 has lost the digits of log γ.
     return decays.log().to(q.dtype).to(q.device)

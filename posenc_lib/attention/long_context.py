@@ -1,9 +1,9 @@
-"""Longer contexts without training: distances that stay inside the trained range, caches that forget, temperatures.
+"""Longer contexts without training: bounded distances, evicted keys, temperatures.
 
-ReRoPE, Self-Extend and dual chunk attention are one idea: no distance may be larger
-than those seen in training. A distance that is no longer n − m can't be had by one
-rotation of q and one of k, so the scores are computed two or three times with other
-positions, and each pair takes the score of its branch.
+ReRoPE, Self-Extend and dual chunk attention share one idea: no distance may be larger
+than those seen in training. One rotation of q and one of k give only n − m. For other
+distances the scores are computed two or three times with other positions, and each
+pair takes the score of its branch.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ class Branch(NamedTuple):
 Branches = Callable[[Tensor, Tensor], tuple[Branch, ...]]
 
 
-def _both(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions to compute with: int64, since m + w may not fit into a narrower type that holds m."""
+def _checked_positions(
+    q_positions: Tensor, k_positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The positions, integers as int64: m + w may not fit into m's narrower type."""
     relative(q_positions, k_positions)  # checks both
     return (
         _checks.attention_positions("q_positions", q_positions),
@@ -60,8 +62,7 @@ def rerope(
 ) -> tuple[Branch, ...]:
     """ReRoPE: distances grow up to w and stay there.
 
-    Equation: distance = m − n if m − n < w, else w      (kexue9708; checked against the
-        released code)
+    Equation: distance = m − n if m − n < w, else w      (kexue9708)
     Shapes: positions (Tq,), (Tk,) or (B, Tq), (B, Tk) → two `Branch`es
 
     The second branch rotates every query by w and no key. Keys after the query keep
@@ -80,7 +81,7 @@ def rerope(
     Chapter: 16
     """
     _checks.whole_number("window", window, least=1)
-    q_positions, k_positions = _both(q_positions, k_positions)
+    q_positions, k_positions = _checked_positions(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
     far = Branch(
         torch.full_like(q_positions, window), torch.zeros_like(k_positions), ~near
@@ -91,10 +92,9 @@ def rerope(
 def leaky_rerope(
     q_positions: Tensor, k_positions: Tensor, *, window: int, factor: int
 ) -> tuple[Branch, ...]:
-    """Leaky ReRoPE: beyond w distances go on growing, k times slower.
+    """Leaky ReRoPE: beyond w distances grow k times slower.
 
-    Equation: distance = m − n if m − n < w, else w + (m − n − w)/k      (kexue9708;
-        checked against the released code)
+    Equation: distance = m − n if m − n < w, else w + (m − n − w)/k      (kexue9708)
     Shapes: as `rerope`
 
     k = 1 is RoPE; ReRoPE is the limit of large k.
@@ -114,7 +114,7 @@ def leaky_rerope(
     """
     _checks.whole_number("window", window, least=1)
     _checks.whole_number("factor", factor, least=1)
-    q_positions, k_positions = _both(q_positions, k_positions)
+    q_positions, k_positions = _checked_positions(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
     far = Branch(q_positions + window * (factor - 1), k_positions, ~near, factor)
     return Branch(q_positions, k_positions, near), far
@@ -126,13 +126,12 @@ def self_extend(
     """Self-Extend: far keys share a position with their neighbours.
 
     Equation: distance = m − n if m − n < w, else ⌊m/G⌋ − ⌊n/G⌋ + w − ⌊w/G⌋
-        (jin2024; checked against the released code, whose prompt pass has w/G without
-        the floor)
+        (jin2024)
     Shapes: as `rerope`
 
-    The largest distance in L tokens is ⌊(L−1)/G⌋ + w − ⌊w/G⌋. Which keys share a
-    position depends on where counting begins: a shift of all positions by less than G
-    moves the scores.
+    The released code's prompt pass has w/G without the floor. The largest distance in L
+    tokens is ⌊(L−1)/G⌋ + w − ⌊w/G⌋. Which keys share a position depends on where
+    counting begins: a shift of all positions by less than G changes the scores.
 
     Args:
         q_positions: positions m of the queries.
@@ -149,7 +148,7 @@ def self_extend(
     """
     _checks.whole_number("window", window, least=1)
     _checks.whole_number("group", group, least=1)
-    q_positions, k_positions = _both(q_positions, k_positions)
+    q_positions, k_positions = _checked_positions(q_positions, k_positions)
     near = relative(q_positions, k_positions) > -window
     far = Branch(
         q_positions // group + window - window // group, k_positions // group, ~near
@@ -160,16 +159,17 @@ def self_extend(
 def dual_chunk(
     q_positions: Tensor, k_positions: Tensor, *, chunk: int, local: int
 ) -> tuple[Branch, ...]:
-    """Dual chunk attention: a key's position is its place in its chunk, and the query's depends on how far that is.
+    """Dual chunk attention: keys are counted within their chunk.
 
     Equation: n′ = n mod c;  m′ = m mod c in the same chunk, min(m mod c + c, c + ℓ) for
-        the chunk before, and c + ℓ for all earlier ones      (an2024; checked against
-        the released code: chunk_size is c + ℓ, local_window ℓ)
+        the chunk before, and c + ℓ for all earlier ones      (an2024)
     Shapes: positions (Tq,), (Tk,) or (B, Tq), (B, Tk) → three `Branch`es
 
-    The last ℓ keys keep their true distances across a chunk's boundary. Beyond, unlike
-    ReRoPE's and Self-Extend's, distances are not monotone: they start again in every
-    chunk. Keys are rotated once, so they can be cached rotated.
+    The query's position depends on how many chunks lie between it and the key. The last
+    ℓ keys keep their true distances across a chunk's boundary. Beyond, unlike ReRoPE's
+    and Self-Extend's, distances are not monotone: they start again in every chunk. Keys
+    are rotated once, so they can be cached rotated. In the released code chunk_size is
+    c + ℓ and local_window ℓ.
 
     Args:
         q_positions: positions m of the queries.
@@ -185,15 +185,16 @@ def dual_chunk(
     Chapter: 16
     """
     _checks.whole_number("chunk", chunk, least=1)
-    if _checks.whole_number("local", local, least=0) >= chunk:
+    _checks.whole_number("local", local, least=0)
+    if local >= chunk:
         raise ValueError(f"local must be below chunk = {chunk}, got {local}")
-    q_positions, k_positions = _both(q_positions, k_positions)
+    q_positions, k_positions = _checked_positions(q_positions, k_positions)
     chunks_ahead = relative(q_positions // chunk, k_positions // chunk)
-    q_place, k_place = q_positions % chunk, k_positions % chunk
+    m, n = q_positions % chunk, k_positions % chunk
     return (
-        Branch(q_place, k_place, chunks_ahead >= 0),
-        Branch((q_place + chunk).clamp(max=chunk + local), k_place, chunks_ahead == -1),
-        Branch(torch.full_like(q_place, chunk + local), k_place, chunks_ahead < -1),
+        Branch(m, n, chunks_ahead >= 0),
+        Branch((m + chunk).clamp(max=chunk + local), n, chunks_ahead == -1),
+        Branch(torch.full_like(m, chunk + local), n, chunks_ahead < -1),
     )
 
 
@@ -206,15 +207,15 @@ def branched_scores(
     rope: RoPE,
     branches: Branches,
 ) -> Tensor:
-    """Scores whose distances are those of `rerope`, `leaky_rerope`, `self_extend` or `dual_chunk`.
+    """Scores with the distances of `rerope`, `self_extend` or another rule.
 
     Equation: e_mn = (R_{m′} q_m)ᵀ (R_{n′} k_n), m′ and n′ of the pair's branch;
         unscaled
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk)
 
     One score matrix for each branch, then a choice: two to three times the work of
-    RoPE. Fill a scheme with it: `PositionScheme("ReRoPE",
-    scores=partial(branched_scores, rope=rope, branches=partial(rerope, window=512)))`.
+    RoPE. As a scheme: `PositionScheme("ReRoPE", scores=partial(branched_scores,
+    rope=rope, branches=partial(rerope, window=512)))`.
 
     Args:
         q: queries, not rotated.
@@ -222,7 +223,8 @@ def branched_scores(
         q_positions: (Tq,) or (B, Tq).
         k_positions: (Tk,) or (B, Tk).
         rope: the checkpoint's rotation.
-        branches: one of the functions above, its sizes filled in by `partial`.
+        branches: `rerope`, `leaky_rerope`, `self_extend` or `dual_chunk`, its sizes
+            filled in by `partial`.
 
     Raises:
         TypeError, ValueError: q and k don't fit one another; then as `Rotation` and
@@ -233,25 +235,25 @@ def branched_scores(
     """
     _checks.equal_heads(q, k)
     checked_rope("rope", rope)
-    parts = _checks.callable_("branches", branches)(q_positions, k_positions)
+    _checks.callable_("branches", branches)
     dtype = torch.promote_types(q.dtype, k.dtype)
     q, k = (x.to(_checks.at_least_float32(dtype)) for x in (q, k))
     scores = q.new_zeros(())
-    for part in parts:
-        stretched = replace(rope, frequencies=rope.frequencies / part.divisor)
-        turned_q, turned_k = stretched.transform(
-            q, k, part.q_positions, part.k_positions
+    for branch in branches(q_positions, k_positions):
+        stretched = replace(rope, frequencies=rope.frequencies / branch.divisor)
+        rotated_q, rotated_k = stretched.transform(
+            q, k, branch.q_positions, branch.k_positions
         )
-        scores = torch.where(part.pairs, turned_q @ turned_k.mT, scores)
+        scores = torch.where(branch.pairs, rotated_q @ rotated_k.mT, scores)
     return scores.to(dtype)
 
 
 def branched_relative(
     q_positions: Tensor, k_positions: Tensor, *, branches: Branches
 ) -> Tensor:
-    """The relative positions that `branched_scores` makes the model see, key minus query.
+    """The relative positions that the model sees with `branched_scores`.
 
-    Equation: r′_mn = (n′ − m′)/s of the pair's branch
+    Equation: r′_mn = (n′ − m′)/s of the pair's branch, key − query
     Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk), float64
 
     Args:
@@ -266,24 +268,23 @@ def branched_relative(
     """
     _checks.callable_("branches", branches)
     relative(q_positions, k_positions)  # checks both
-    wide = _checks.float64_on(q_positions.device)
-    seen = torch.zeros((), dtype=wide, device=q_positions.device)
-    for part in branches(q_positions, k_positions):
-        r = relative(part.q_positions, part.k_positions).to(wide) / part.divisor
-        seen = torch.where(part.pairs, r, seen)
-    return seen
+    dtype = _checks.float64_on(q_positions.device)
+    distances = torch.zeros((), dtype=dtype, device=q_positions.device)
+    for branch in branches(q_positions, k_positions):
+        r = relative(branch.q_positions, branch.k_positions).to(dtype) / branch.divisor
+        distances = torch.where(branch.pairs, r, distances)
+    return distances
 
 
 def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor]:
     """StreamingLLM's cache: the slots that stay, and the positions they get.
 
-    Equation: slots 0 … S−1 and the last w stay, at positions 0, 1, 2, …      (xiao2024;
-        checked against the released code)
+    Equation: slots 0 … S−1 and the last w stay, at positions 0, 1, 2, …      (xiao2024)
     Shapes: (T,) → two of (min(T, S + w),), int64
 
-    Positions are places in the cache, not in the text: no query is ever further than S
-    + w from a key. The next query's position is the number of slots that stay. Use the
-    slots on keys and values; move the keys with `rerotate`.
+    Positions count slots of the cache, not tokens of the text: no query is ever further
+    than S + w from a key. The next query's position is the number of slots that stay.
+    Use the slots on keys and values; move the keys with `rerotate`.
 
     Args:
         positions: of the cached keys, in the order of their slots.
@@ -292,7 +293,7 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
 
     Raises:
         TypeError, ValueError: positions of another shape (rows of a padded batch lose
-            different slots: evict each by itself); `sinks` or `window` is not an
+            different slots: evict them one at a time); `sinks` or `window` is not an
             integer or too small. On plain CPU tensors: positions that don't grow.
 
     Source: xiao2024
@@ -303,9 +304,8 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
     positions = _checks.attention_positions("positions", positions)
     if positions.dim() != 1:
         raise ValueError(
-            "positions must have shape (T,), one row: each row of a batch loses slots "
-            "of its own; "
-            f"got {tuple(positions.shape)}"
+            "positions must have shape (T,), one row: each row of a batch loses other "
+            f"slots; got {tuple(positions.shape)}"
         )
     if values_known(positions) and bool((positions.diff() <= 0).any()):
         slot = int((positions.diff() <= 0).nonzero()[0])
@@ -322,14 +322,15 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
 def rerotate(
     k: Tensor, positions: Tensor, new_positions: Tensor, *, rope: RoPE
 ) -> Tensor:
-    """Move rotated keys to other positions by turning them by the difference.
+    """Move rotated keys to other positions: rotate them by the difference.
 
     Equation: R_{n′} k = R_{n′−n} (R_n k)      (the group law)
     Shapes: k (B, H, T, d) → (B, H, T, d)
 
     Each call rounds the keys once more. Where memory allows, keep keys unrotated and
-    rotate them when they are used. Not for schedules that depend on the length: there
-    old and new keys have different frequencies.
+    rotate them when they are used, as StreamingLLM's released code does. Not for
+    schedules that depend on the length: there old and new keys have different
+    frequencies.
 
     Args:
         k: keys, rotated by `positions`, the attention factor included.
@@ -351,10 +352,12 @@ def rerotate(
             f"got {tuple(new_positions.shape)}"
         )
     _checks.floating_tensor("k", k, least_dims=4)
-    turn = replace(
-        checked_rope("rope", rope), attention_factor=1.0
-    )  # the factor is in k already
-    return turn(new_positions - positions, _checks.at_least_float32(k.dtype))(k)
+    checked_rope("rope", rope)
+    without_factor = replace(rope, attention_factor=1.0)  # it is in k already
+    rotation = without_factor(
+        new_positions - positions, _checks.at_least_float32(k.dtype)
+    )
+    return rotation(k)
 
 
 def llama4_temperature(
@@ -364,11 +367,12 @@ def llama4_temperature(
     floor_scale: int = 8192,
     attn_scale: float = 0.1,
 ) -> Tensor:
-    """Llama 4's temperature: queries without RoPE grow by steps with their position, against flattening.
+    """Llama 4's temperature: queries without RoPE grow in steps with their position.
 
-    Equation: t_m = 1 + a ln(1 + ⌊(m + 1)/L⌋)      (llama4; checked against
-        transformers)
+    Equation: t_m = 1 + a ln(1 + ⌊(m + 1)/L⌋)      (llama4)
     Shapes: (T,) or (B, T) → the same
+
+    It keeps the softmax from becoming flat where there are many keys.
 
     Args:
         positions: m, at least 0. At m = L − 1 the first step is taken.
@@ -377,8 +381,9 @@ def llama4_temperature(
         attn_scale: a, 0.1 in Llama 4.
 
     Raises:
-        TypeError, ValueError: positions of another kind, `floor_scale` is not an
-            integer ≥ 1, `attn_scale` is no finite number above 0.
+        TypeError, ValueError: positions that are not a tensor of numbers ≥ 0,
+            `floor_scale` is not an integer ≥ 1, `attn_scale` is not a finite number
+            above 0.
 
     Source: llama4
     Chapter: 14
@@ -386,18 +391,19 @@ def llama4_temperature(
     _checks.whole_number("floor_scale", floor_scale, least=1)
     _checks.positive("attn_scale", attn_scale)
     _checks.floating_dtype("dtype", dtype)
-    steps = (_counted("positions", positions) + 1) // floor_scale
+    steps = (_from_zero("positions", positions) + 1) // floor_scale
     return 1 + attn_scale * steps.to(dtype).log1p()
 
 
 def log_length_temperature(
     positions: Tensor, dtype: torch.dtype = torch.float32, *, trained_length: int
 ) -> Tensor:
-    """Logarithmic scaling: past the trained length, queries grow so that the weights' entropy does not.
+    """Logarithmic scaling: queries grow past the trained length.
 
-    Equation: t_m = max(1, ln(m + 1) / ln L)      (kexue8823; checked against ReRoPE's
-        released code)
+    Equation: t_m = max(1, ln(m + 1) / ln L)      (kexue8823)
     Shapes: (T,) or (B, T) → the same
+
+    The queries grow so that the entropy of the weights does not.
 
     Args:
         positions: m, at least 0: a causal query has m + 1 keys.
@@ -405,22 +411,21 @@ def log_length_temperature(
         trained_length: L, at least 2.
 
     Raises:
-        TypeError, ValueError: positions of another kind, `trained_length` is not an
-            integer ≥ 2.
+        TypeError, ValueError: positions that are not a tensor of numbers ≥ 0,
+            `trained_length` is not an integer ≥ 2.
 
     Source: kexue8823
     Chapter: 16
     """
     _checks.whole_number("trained_length", trained_length, least=2)
     _checks.floating_dtype("dtype", dtype)
-    keys = (_counted("positions", positions) + 1).to(dtype)
-    return (
-        keys.log() / torch.tensor(trained_length, dtype=dtype, device=keys.device).log()
-    ).clamp(min=1)
+    keys = (_from_zero("positions", positions) + 1).to(dtype)
+    trained = torch.tensor(trained_length, dtype=dtype, device=keys.device)
+    return (keys.log() / trained.log()).clamp(min=1)
 
 
-def _counted(name: str, positions: Tensor) -> Tensor:
-    """Positions that count: a causal query at m has m + 1 keys."""
+def _from_zero(name: str, positions: Tensor) -> Tensor:
+    """Positions of at least 0, which count: a causal query at m has m + 1 keys."""
     positions = _checks.attention_positions(name, positions)
     if values_known(positions) and bool((positions < 0).any()):
         raise ValueError(
@@ -438,13 +443,13 @@ def tempered(
     *,
     temperature: Callable[..., Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Multiply each query by a temperature of its position: a transform that leaves the keys alone.
+    """Multiply each query by a temperature that depends on its position.
 
     Equation: e_mn = t_m q_mᵀ k_n / √d
     Shapes: q (B, H, Tq, d) → the same
 
-    A factor and a rotation commute: apply it before or after RoPE. It needs no cache
-    and no other keys' positions.
+    It is a scheme's `transform` that leaves the keys unchanged. A factor and a rotation
+    commute: apply it before or after RoPE. It needs no cache and no positions of keys.
 
     Args:
         q: queries.
@@ -461,9 +466,10 @@ def tempered(
     """
     if _checks.floating_tensor("q", q, least_dims=4).dim() != 4:
         raise ValueError(f"q must have shape (B, H, T, d), got {tuple(q.shape)}")
-    compute = _checks.at_least_float32(q.dtype)
     _checks.attention_positions("q_positions", q_positions)
-    t = _checks.callable_("temperature", temperature)(q_positions, compute)
+    _checks.callable_("temperature", temperature)
+    compute = _checks.at_least_float32(q.dtype)
+    t = temperature(q_positions, compute)
     if tuple(t.shape) not in ((q.shape[2],), (q.shape[0], q.shape[2])):
         raise ValueError(
             f"q_positions must have shape ({q.shape[2]},) or "
@@ -474,24 +480,24 @@ def tempered(
 
 
 class SSMax(nn.Module):
-    """Scalable softmax: each head learns how fast its scores grow with the number of keys.
+    """Scalable softmax: each head learns how its scores grow with the number of keys.
 
-    Equation: α_mn = exp(s_h ln(N_m) e_mn) / Σ_l exp(s_h ln(N_m) e_ml),  N_m = m + 1
-        keys of a causal query (nakanishi2025)
+    Equation: α_mn = exp(s_h ln(N_m) e_mn) / Σ_l exp(s_h ln(N_m) e_ml),
+        N_m = m + 1 keys of a causal query      (nakanishi2025)
     Shapes: q (B, H, Tq, d) → the same, k unchanged
 
-    The score e is the scaled one, without a bias. A query at position 0 has the one key
-    it has, whatever its score.
+    The score e is the scaled one, without a bias. A query at position 0 attends to its
+    only key, whatever the score.
 
     Args:
         heads: H.
-        initial: s at the beginning. 0.168 makes s ln N average 1 over N = 1 … 1024, the
-            paper's training length (the value as ports have it; the paper's text was
-            not at hand).
+        initial: s at the beginning. The default is our choice: it makes s ln N average
+            1 over N = 1 … 1024. The paper's text is not available to us, and ports
+            differ.
 
     Raises:
-        TypeError, ValueError: `heads` is not an integer ≥ 1, `initial` no finite number
-            above 0; when called, shapes that don't fit.
+        TypeError, ValueError: `heads` is not an integer ≥ 1, `initial` is not a finite
+            number above 0; when called, shapes that don't fit.
 
     Source: nakanishi2025
     Chapter: 16
@@ -500,28 +506,25 @@ class SSMax(nn.Module):
     def __init__(self, heads: int, *, initial: float = 0.168) -> None:
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
-        self.scale = nn.Parameter(
-            torch.full((heads,), _checks.positive("initial", initial))
-        )
+        _checks.positive("initial", initial)
+        self.scale = nn.Parameter(torch.full((heads,), initial))
 
     def transform(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Queries multiplied by s_h ln(m + 1); keys as they are."""
-        if (
-            _checks.floating_tensor("q", q, least_dims=4).dim() != 4
-            or q.shape[1] != self.scale.shape[0]
-        ):
+        _checks.floating_tensor("q", q, least_dims=4)
+        if q.dim() != 4 or q.shape[1] != self.scale.shape[0]:
             raise ValueError(
                 f"q must have shape (B, {self.scale.shape[0]}, T, d), got "
                 f"{tuple(q.shape)}"
             )
 
         def logarithm(positions: Tensor, dtype: torch.dtype) -> Tensor:
-            return (_counted("q_positions", positions) + 1).to(dtype).log()
+            return (_from_zero("q_positions", positions) + 1).to(dtype).log()
 
         compute = _checks.at_least_float32(q.dtype)
-        turned, k = tempered(
+        scaled, k = tempered(
             q.to(compute), k, q_positions, k_positions, temperature=logarithm
         )
-        return (turned * self.scale.to(compute)[:, None, None]).to(q.dtype), k
+        return (scaled * self.scale.to(compute)[:, None, None]).to(q.dtype), k

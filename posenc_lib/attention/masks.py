@@ -1,4 +1,4 @@
-"""Place 5: who may attend to whom. True = may attend; combine masks with `&`.
+"""Masks: which keys a query may attend to. True = may attend; combine them with `&`.
 
 Masks compare positions, never tensor indices. A single query decoded at position 9
 therefore sees keys 0 … 9, and no convention for aligning a short query axis with a long
@@ -35,10 +35,12 @@ def causal(q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
 
 def sliding_window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tensor:
-    """Keys less than `size` away, on both sides; `causal(...) & window(...)` is the usual sliding window.
+    """Keys less than `size` away, on both sides of the query.
 
     Equation: allowed(m, n) = [|n − m| < w]
     Shapes: as `causal`
+
+    `causal(...) & sliding_window(...)` is the window of a decoder.
 
     Args:
         q_positions: positions m of the queries.
@@ -58,14 +60,14 @@ def sliding_window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tenso
 
 
 def same_segment(q_segment_ids: Tensor, k_segment_ids: Tensor) -> Tensor:
-    """Keys of the query's own document in a packed row.
+    """Keys of the query's own segment in a packed row.
 
     Equation: allowed(m, n) = [s_m = s_n]
     Shapes: as `causal`
 
     Args:
-        q_segment_ids: document numbers of the queries (`positions.segment_ids`).
-        k_segment_ids: document numbers of the keys.
+        q_segment_ids: segment of each query (`positions.segment_ids`).
+        k_segment_ids: segment of each key.
 
     Raises:
         TypeError, ValueError: as `positions.relative`.
@@ -88,7 +90,7 @@ def key_padding_mask(mask: Tensor) -> Tensor:
         mask: (B, Tk), True (or 1) for a token, False (or 0) for padding.
 
     Raises:
-        TypeError, ValueError: `mask` is no (B, Tk) tensor of two values.
+        TypeError, ValueError: `mask` is not a (B, Tk) tensor of two values.
 
     Chapter: 20
     """
@@ -98,8 +100,7 @@ def key_padding_mask(mask: Tensor) -> Tensor:
 def chunk_mask(q_positions: Tensor, k_positions: Tensor, *, chunk: int) -> Tensor:
     """Llama 4's chunked attention: keys of the query's own chunk.
 
-    Equation: allowed(m, n) = [⌊m/c⌋ = ⌊n/c⌋]      (llama4; checked against
-        transformers)
+    Equation: allowed(m, n) = [⌊m/c⌋ = ⌊n/c⌋]      (llama4)
     Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
 
     The first token of a chunk sees nothing before it, whatever c is.
@@ -127,12 +128,11 @@ def lambda_mask(
 ) -> Tensor:
     """LM-Infinite's Λ: the last w keys and the first few of all.
 
-    Equation: allowed(m, n) = [n ≤ m] ∧ ([m − n < w] ∨ [n < g])      (han2024; checked
-        against the released code)
+    Equation: allowed(m, n) = [n ≤ m] ∧ ([m − n < w] ∨ [n < g])      (han2024)
     Shapes: (Tq,), (Tk,) → (Tq, Tk);  (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
 
-    Its second half is a ceiling on distances: `rerope` with the same w, in the scheme's
-    `scores`. In a padded row the sinks are the first tokens, not the padding, where
+    LM-Infinite also limits distances: `rerope` with the same w, in the scheme's
+    `scores`. In a padded row the sinks are the first tokens, not the padding, if
     positions count tokens alone.
 
     Args:
@@ -159,23 +159,26 @@ def lambda_mask(
 def patch_window(
     q_positions: Tensor, k_positions: Tensor, *, size: int, shift: int
 ) -> Tensor:
-    """Patches of one window: coordinates (…, T, 2), windows of `size` patches that begin at `shift`."""
+    """Patches of one window: coordinates (…, T, 2), windows of `size` by `size`.
+
+    The first window begins at `shift` on both axes.
+    """
     m, n = (
-        (at - shift).div(size, rounding_mode="floor")
-        for at in (q_positions, k_positions)
+        (positions - shift).div(size, rounding_mode="floor")
+        for positions in (q_positions, k_positions)
     )
-    together = (m[..., :, None, :] == n[..., None, :, :]).all(-1)
-    return together if together.dim() == 2 else together[:, None]
+    same_window = (m[..., :, None, :] == n[..., None, :, :]).all(-1)
+    return same_window if same_window.dim() == 2 else same_window[:, None]
 
 
 def tree_mask(parents: Tensor, *, past: int = 0) -> Tensor:
-    """Who may attend to whom in a tree of draft tokens: each token sees its ancestors, itself and the cache.
+    """Draft tokens in a tree: each token sees its ancestors, itself and the cache.
 
     Equation: allowed(i, j) = [j = i or j is an ancestor of i]      (miao2024; derived)
     Shapes: (N,) → (N, past + N), boolean
 
-    Goes with positions by depth, `positions.tree_positions`: then every path through
-    the tree is scored as if it stood alone.
+    With positions by depth, `positions.tree_positions`, every path through the tree is
+    scored as if it stood alone.
 
     Args:
         parents: (N,) index of each token's parent, below its own index; −1 for a root,
@@ -183,8 +186,8 @@ def tree_mask(parents: Tensor, *, past: int = 0) -> Tensor:
         past: tokens in the cache, which all see.
 
     Raises:
-        TypeError, ValueError: `parents` is no vector of integers, or a parent is not in
-            −1 … i−1; `past` below 0.
+        TypeError, ValueError: `parents` is not a vector of integers, or a parent is not
+            in −1 … i−1; `past` below 0.
 
     Source: miao2024
     Chapter: 20

@@ -1,4 +1,4 @@
-"""Softmax attention, written for reading: the one place where a scheme's fields are used."""
+"""Softmax attention, written for reading: it uses every field of a scheme."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def attention_weights(
 ) -> Tensor:
     """The weights that each query gives to the keys, under any position scheme.
 
-    Equation: α_mn = exp(e_mn) / Σ_l exp(e_ml),  e_mn = (T_m q_m)ᵀ (T_n k_n) / √d + b(m,
-        n)      (vaswani2017 eq. 1)
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), Hk a divisor of H (grouped queries) → (B,
-        H, Tq, Tk)
+    Equation: α_mn = exp(e_mn) / Σ_l exp(e_ml),
+        e_mn = (T_m q_m)ᵀ (T_n k_n) / √d + b(m, n)      (vaswani2017 eq. 1)
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), Hk a divisor of H (grouped queries)
+        → (B, H, Tq, Tk)
 
     Computed and returned in float32, or in float64 where q or k is. A row whose keys
     are all masked is all zeros.
@@ -36,12 +36,12 @@ def attention_weights(
         k: keys, projected.
         q_positions: (Tq,) or (B, Tq); for a scheme of several axes (B, Tq, axes).
         k_positions: (Tk,) or (B, Tk); for a scheme of several axes (B, Tk, axes).
-        scheme: a `PositionScheme`; its `embedding` is the caller's to add before the
+        scheme: a `PositionScheme`; the caller adds its `embedding` before the
             projections.
         mask: boolean, (Tq, Tk) or of four axes that broadcast to (B, H, Tq, Tk), True =
-            may attend; together with the scheme's own mask.
+            may attend; combined with the scheme's mask.
         q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on
-            content; given on with k_x.
+            content; passed on together with k_x.
         k_x: hidden states (B, Tk, D) of the key tokens.
 
     Raises:
@@ -60,27 +60,21 @@ def attention_weights(
     if scheme.transform is not None:
         q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
-    scores = (
-        q @ k.mT
-        if scheme.scores is None
-        else scheme.scores(q, k, q_positions, k_positions, **hidden)
-    )
-    scores = scores * (
-        q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale
-    )  # (B, H, Tq, Tk)
+    if scheme.scores is None:
+        scores = q @ k.mT  # (B, H, Tq, Tk)
+    else:
+        scores = scheme.scores(q, k, q_positions, k_positions, **hidden)
+    scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)
     if scheme.bias is not None:
-        scores = scores + _checks.score_bias(
-            "bias", scheme.bias(q_positions, k_positions, **hidden), scores.shape
-        )
+        bias = scheme.bias(q_positions, k_positions, **hidden)
+        scores = scores + _checks.score_bias("bias", bias, scores.shape)
     allowed = allowed_pairs(mask, scheme, q_positions, k_positions, scores)
     if allowed is None:
         return scores.softmax(-1)
     # The lowest finite number instead of −∞: a row without any key would be 0/0, and
     # its gradient NaN.
-    return (
-        scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
-        * allowed
-    )
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~allowed, lowest).softmax(-1) * allowed
 
 
 def attention(
@@ -98,8 +92,8 @@ def attention(
     """Attention: each query's weighted sum of the values, under any position scheme.
 
     Equation: o_m = Σ_n α_mn v_n      (vaswani2017 eq. 1)
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v), in
-        v's dtype
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d), v (B, Hk, Tk, d_v) → (B, H, Tq, d_v),
+        in v's dtype
 
     Args:
         q, k, q_positions, k_positions, scheme, mask, q_x, k_x: as in
@@ -107,8 +101,8 @@ def attention(
         v: values, projected.
 
     Raises:
-        TypeError, ValueError: as `attention_weights`; v has not k's batch, heads and
-            length.
+        TypeError, ValueError: as `attention_weights`; v does not have k's batch, heads
+            and length.
 
     Source: vaswani2017
     Chapter: 01
@@ -124,9 +118,8 @@ def attention(
         q_x=q_x,
         k_x=k_x,
     )
-    values = v.to(weights.dtype).repeat_interleave(
-        q.shape[1] // v.shape[1], 1
-    )  # (B, H, Tk, d_v)
+    groups = q.shape[1] // v.shape[1]
+    values = v.to(weights.dtype).repeat_interleave(groups, 1)  # (B, H, Tk, d_v)
     if scheme.values is not None:
         return scheme.values(weights, values, q_positions, k_positions).to(v.dtype)
     return (weights @ values).to(v.dtype)

@@ -1,4 +1,7 @@
-"""Stochastic positional encoding: a relative kernel that linear attention can have, as an average over noise."""
+"""Stochastic positional encoding: a relative kernel as an average over noise.
+
+Linear attention, which has no matrix of scores, can use it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from posenc_lib._torch import values_known
 
 
 class _StochasticPositions(nn.Module):
-    """What sineSPE and convSPE share: q̂_m = Σ_c q_mc Q̄_c(m),  k̂_n = Σ_c k_nc K̄_c(n).  The codes Q̄ and K̄ are theirs."""
+    """What sineSPE and convSPE share: q̂_m = Σ_c q_mc Q̄_c(m),  k̂_n = Σ_c k_nc K̄_c(n).
+
+    They differ in the codes Q̄ and K̄.
+    """
 
     def transform(
         self,
@@ -26,8 +32,9 @@ class _StochasticPositions(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Query and key, each as R realizations."""
         q_codes, k_codes = self.codes(q_positions, k_positions, noise)
-        return _realized("q", q, q_positions, q_codes), _realized(
-            "k", k, k_positions, k_codes
+        return (
+            _realized("q", q, q_positions, q_codes),
+            _realized("k", k, k_positions, k_codes),
         )
 
     def codes(
@@ -37,10 +44,11 @@ class _StochasticPositions(nn.Module):
 
 
 class SineSPE(_StochasticPositions):
-    """sineSPE: queries and keys meet random waves of their positions, whose correlation is a learned relative kernel.
+    """sineSPE: random sines of the position, whose correlation is a learned kernel.
 
-    Equation: q̂_m = Σ_c q_mc Q̄_c(m),  k̂_n = Σ_c k_nc K̄_c(n),  E[q̂_mᵀ k̂_n] / √R =
-        Σ_c q_mc k_nc P_c(m − n) / √d, P_c(r) = Σ_j λ_cj² cos(2π f_cj r + θ_cj) / 2J
+    Equation: q̂_m = Σ_c q_mc Q̄_c(m),  k̂_n = Σ_c k_nc K̄_c(n),
+        E[q̂_mᵀ k̂_n] / √R = Σ_c q_mc k_nc P_c(m − n) / √d,
+        P_c(r) = Σ_j λ_cj² cos(2π f_cj r + θ_cj) / 2J
         (liutkus2021; normalised as in the released code)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, R), (B, H, Tk, R)
 
@@ -52,7 +60,7 @@ class SineSPE(_StochasticPositions):
     Args:
         heads: H.
         head_dim: d.
-        waves: J, for each channel. f = σ(frequencies)/2 and λ = softplus(gains) begin
+        sines: J, for each channel. f = σ(frequencies)/2 and λ = softplus(gains) begin
             as in the released code.
         generator: of the draw.
 
@@ -69,17 +77,17 @@ class SineSPE(_StochasticPositions):
         heads: int,
         head_dim: int,
         *,
-        waves: int = 1,
+        sines: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _checks.sizes(heads=heads, head_dim=head_dim, waves=waves)
+        _checks.sizes(heads=heads, head_dim=head_dim, sines=sines)
         self.frequencies, self.offsets, self.gains = (
-            normal(heads, head_dim, waves, std=1.0, generator=generator)
+            normal(heads, head_dim, sines, std=1.0, generator=generator)
             for _ in range(3)
         )
         with torch.no_grad():
-            self.frequencies.sub_(4)  # slow waves, for a long reach
+            self.frequencies.sub_(4)  # long wavelengths, for a long reach
             self.gains.mul_(2 / self.gains.norm(dim=-1, keepdim=True).sqrt())
 
     def draw(
@@ -87,57 +95,49 @@ class SineSPE(_StochasticPositions):
     ) -> Tensor:
         """Noise z ~ N(0, 1) for R realizations: (H, d, 2J, R)."""
         _checks.whole_number("realizations", realizations, least=1)
-        heads, head_dim, waves = self.gains.shape
-        return _noise(
-            heads,
-            head_dim,
-            2 * waves,
-            realizations,
-            like=self.gains,
-            generator=generator,
-        )
+        heads, head_dim, sines = self.gains.shape
+        shape = heads, head_dim, 2 * sines, realizations
+        return _noise(*shape, like=self.gains, generator=generator)
 
     def kernel(self, relative_positions: Tensor) -> Tensor:
-        """P_c of the distance m − n, given n − m (key − query) of any shape S: (H, d, *S)."""
-        r = _checks.position_tensor("relative_positions", relative_positions)[
-            ..., None
-        ]  # (*S, 1)
+        """P_c(m − n), given n − m (key − query) of any shape S: (H, d, *S)."""
+        r = _checks.position_tensor("relative_positions", relative_positions)
+        r = r[..., None]  # (*S, 1)
         f, theta, power = (
-            x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in _waves(self)
+            x.reshape(*x.shape[:2], *[1] * (r.dim() - 1), -1) for x in _sines(self)
         )
-        wide = _checks.float64_on(r.device)
-        angle = theta - 2 * math.pi * f.to(wide) * r.to(wide)
+        precise = _checks.float64_on(r.device)
+        angle = theta - 2 * math.pi * f.to(precise) * r.to(precise)
         return (power * angle.cos().to(power.dtype)).sum(-1).to(self.gains.dtype)
 
     def codes(
         self, q_positions: Tensor, k_positions: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Q̄ and K̄, R realizations of each: (H, d, T, R) or (B, H, d, T, R)."""
-        f, theta, power = _waves(self)
+        f, theta, power = _sines(self)
         _check_noise(noise, power, least=2 * power.shape[2], most=2 * power.shape[2])
-        amplitude = power.sqrt().repeat_interleave(2, -1)[..., None] * noise.to(
-            power.dtype
-        )  # (H, d, 2J, R)
+        scales = power.sqrt().repeat_interleave(2, -1)[..., None]  # (H, d, 2J, 1)
+        amplitudes = scales * noise.to(power.dtype)  # (H, d, 2J, R)
 
         def code(name: str, positions: Tensor, offsets: Tensor | float) -> Tensor:
             p = _column(_checks.attention_positions(name, positions))
-            phase = (
-                2 * math.pi * f[:, :, None].to(p.dtype) * p + offsets
-            )  # (H, d, T, J) or (B, H, d, T, J)
-            waves = torch.stack((phase.cos(), phase.sin()), -1).flatten(-2)
-            return waves.to(amplitude.dtype) @ amplitude
+            # (H, d, T, J) or (B, H, d, T, J)
+            phase = 2 * math.pi * f[:, :, None].to(p.dtype) * p + offsets
+            sines = torch.stack((phase.cos(), phase.sin()), -1).flatten(-2)
+            return sines.to(amplitudes.dtype) @ amplitudes
 
-        return code("q_positions", q_positions, theta[:, :, None]), code(
-            "k_positions", k_positions, 0.0
+        return (
+            code("q_positions", q_positions, theta[:, :, None]),
+            code("k_positions", k_positions, 0.0),
         )
 
 
 class ConvSPE(_StochasticPositions):
-    """convSPE: the random codes are noise along the positions, smoothed by two learned filters.
+    """convSPE: noise along the positions, smoothed by two learned filters.
 
-    Equation: Q̄_c(m) = Σ_p φ_cp z_c(m + p),  K̄_c(n) = Σ_p ψ_cp z_c(n + p),  p = 0 …
-        P−1;  then as in `SineSPE`, with P_c(r) = Σ_p φ_cp ψ_c,p+r, zero from |r| = P on
-        (liutkus2021; checked against the released code)
+    Equation: Q̄_c(m) = Σ_p φ_cp z_c(m + p),  K̄_c(n) = Σ_p ψ_cp z_c(n + p),
+        p = 0 … P−1;  then as in `SineSPE`, with P_c(r) = Σ_p φ_cp ψ_c,p+r,
+        zero from |r| = P on      (liutkus2021)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, R), (B, H, Tk, R)
 
     Args:
@@ -149,7 +149,7 @@ class ConvSPE(_StochasticPositions):
 
     Raises:
         TypeError, ValueError: sizes that are not integers ≥ 1. When called: shapes that
-            don't fit, positions that are no integers; on plain CPU tensors a position
+            don't fit, positions that are not integers; on plain CPU tensors a position
             outside the noise.
 
     Source: liutkus2021
@@ -168,12 +168,9 @@ class ConvSPE(_StochasticPositions):
         _checks.sizes(heads=heads, head_dim=head_dim, kernel_size=kernel_size)
 
         def uniform() -> nn.Parameter:
-            empty = torch.empty(heads, head_dim, kernel_size)
-            return nn.Parameter(
-                nn.init.uniform_(
-                    empty, 0, (2 / kernel_size) ** 0.5, generator=generator
-                )
-            )
+            taps = torch.empty(heads, head_dim, kernel_size)
+            most = (2 / kernel_size) ** 0.5
+            return nn.Parameter(nn.init.uniform_(taps, 0, most, generator=generator))
 
         self.q_filter, self.k_filter = uniform(), uniform()
 
@@ -184,35 +181,26 @@ class ConvSPE(_StochasticPositions):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Noise z ~ N(0, 1) for positions 0 … length−1 and R realizations: (H, d, length + P − 1, R)."""
+        """Noise z ~ N(0, 1) for positions 0 … length−1: (H, d, length + P − 1, R)."""
         _checks.sizes(length=length, realizations=realizations)
         heads, head_dim, size = self.q_filter.shape
-        return _noise(
-            heads,
-            head_dim,
-            length + size - 1,
-            realizations,
-            like=self.q_filter,
-            generator=generator,
-        )
+        shape = heads, head_dim, length + size - 1, realizations
+        return _noise(*shape, like=self.q_filter, generator=generator)
 
     def kernel(self, relative_positions: Tensor) -> Tensor:
-        """P_c of the distance m − n, given n − m (key − query) of any shape S: (H, d, *S)."""
-        size = self.q_filter.shape[-1]
-        shifted = nn.functional.pad(self.k_filter, (size - 1, size)).unfold(
-            -1, size, 1
-        )  # (H, d, 2P, P)
-        table = (shifted * self.q_filter[..., None, :]).sum(
-            -1
-        )  # of m − n = −(P−1) … P, where it is zero
+        """P_c(m − n), given n − m (key − query) of any shape S: (H, d, *S)."""
         distance = -_checks.position_tensor("relative_positions", relative_positions)
         if distance.is_floating_point():
             raise TypeError(
                 f"relative_positions must be integers, got {relative_positions.dtype}"
             )
-        return table[
-            ..., torch.where(distance.abs() < size, distance + size - 1, 2 * size - 1)
-        ]
+        size = self.q_filter.shape[-1]
+        padded = nn.functional.pad(self.k_filter, (size - 1, size))
+        shifted = padded.unfold(-1, size, 1)  # (H, d, 2P, P)
+        # Of m − n = −(P−1) … P; the last one is zero, as is P_c from there on.
+        table = (shifted * self.q_filter[..., None, :]).sum(-1)
+        index = torch.where(distance.abs() < size, distance + size - 1, 2 * size - 1)
+        return table[..., index]
 
     def codes(
         self, q_positions: Tensor, k_positions: Tensor, noise: Tensor
@@ -220,33 +208,30 @@ class ConvSPE(_StochasticPositions):
         """Q̄ and K̄, R realizations of each: (H, d, T, R) or (B, H, d, T, R)."""
         _check_noise(noise, self.q_filter, least=self.q_filter.shape[2], most=None)
 
-        def code(name: str, positions: Tensor, taps: Tensor) -> Tensor:
-            length = noise.shape[2] - taps.shape[-1] + 1
-            positions = _places(name, positions, length)
-            channels = (
-                noise.to(taps.dtype).flatten(0, 1).movedim(-1, 0)
-            )  # (R, H·d, length + P − 1)
-            smooth = nn.functional.conv1d(
-                channels, taps.flatten(0, 1)[:, None], groups=channels.shape[1]
-            )
-            picked = smooth.reshape(-1, *taps.shape[:2], length)[
-                ..., positions
-            ]  # (R, H, d, T) or (R, H, d, B, T)
-            return (
-                picked.movedim(0, -1)
-                if positions.dim() == 1
-                else picked.movedim(3, 0).movedim(1, -1)
-            )
-
-        return code("q_positions", q_positions, self.q_filter), code(
-            "k_positions", k_positions, self.k_filter
+        return (
+            _smoothed("q_positions", q_positions, noise, self.q_filter),
+            _smoothed("k_positions", k_positions, noise, self.k_filter),
         )
 
 
-def _noise(*shape: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device="cpu").to(
-        like.device
+def _smoothed(name: str, positions: Tensor, noise: Tensor, taps: Tensor) -> Tensor:
+    """The noise, smoothed by a filter, at the positions."""
+    length = noise.shape[2] - taps.shape[-1] + 1
+    positions = _noise_positions(name, positions, length)
+    channels = noise.to(taps.dtype).flatten(0, 1)  # (H·d, length + P − 1, R)
+    channels = channels.movedim(-1, 0)  # (R, H·d, length + P − 1)
+    smooth = nn.functional.conv1d(
+        channels, taps.flatten(0, 1)[:, None], groups=channels.shape[1]
     )
+    codes = smooth.reshape(-1, *taps.shape[:2], length)[..., positions]
+    if positions.dim() == 1:
+        return codes.movedim(0, -1)  # (R, H, d, T) → (H, d, T, R)
+    return codes.movedim(3, 0).movedim(1, -1)  # (R, H, d, B, T) → (B, H, d, T, R)
+
+
+def _noise(*shape: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    noise = torch.randn(shape, generator=generator, dtype=like.dtype, device="cpu")
+    return noise.to(like.device)
 
 
 def _check_noise(noise: Tensor, like: Tensor, *, least: int, most: int | None) -> None:
@@ -264,7 +249,7 @@ def _check_noise(noise: Tensor, like: Tensor, *, least: int, most: int | None) -
         )
 
 
-def _waves(spe: SineSPE) -> tuple[Tensor, Tensor, Tensor]:
+def _sines(spe: SineSPE) -> tuple[Tensor, Tensor, Tensor]:
     """f, θ and λ²/2J of sineSPE, in float32 at least."""
     compute = _checks.at_least_float32(spe.gains.dtype)
     frequencies, offsets, gains = (
@@ -275,34 +260,35 @@ def _waves(spe: SineSPE) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _column(positions: Tensor) -> Tensor:
-    """Positions as (T, 1) or (B, 1, 1, T, 1): beside heads, channels and waves, in float64 where the device has it."""
-    wide = positions.to(_checks.float64_on(positions.device))
-    return wide[:, None] if wide.dim() == 1 else wide[:, None, None, :, None]
+    """Positions as (T, 1) or (B, 1, 1, T, 1), to go with heads, channels and sines.
+
+    They are in float64 where the device has it.
+    """
+    x = positions.to(_checks.float64_on(positions.device))
+    return x[:, None] if x.dim() == 1 else x[:, None, None, :, None]
 
 
-def _places(name: str, positions: Tensor, length: int) -> Tensor:
+def _noise_positions(name: str, positions: Tensor, length: int) -> Tensor:
     """Positions as indices into noise that was drawn for 0 … length − 1."""
-    places = _checks.attention_positions(name, positions)
-    if places.is_floating_point():
+    positions = _checks.attention_positions(name, positions)
+    if positions.is_floating_point():
         raise TypeError(
-            f"{name} must be integers, places in the noise; got {places.dtype}"
+            f"{name} must be integers, positions in the noise; got {positions.dtype}"
         )
-    if values_known(places) and bool(((places < 0) | (places >= length)).any()):
-        outside = places[(places < 0) | (places >= length)][0].item()
+    outside = (positions < 0) | (positions >= length)
+    if values_known(outside) and bool(outside.any()):
         raise ValueError(
             f"{name} must lie in 0 … {length - 1}, for which noise was drawn; got "
-            f"{outside}"
+            f"{positions[outside][0].item()}"
         )
-    return places
+    return positions
 
 
 def _realized(name: str, x: Tensor, positions: Tensor, code: Tensor) -> Tensor:
     """x (B, H, T, d) with a code (H, d, T, R) or (B, H, d, T, R) → (B, H, T, R)."""
     heads, head_dim = code.shape[-4:-2]
-    if _checks.floating_tensor(name, x, least_dims=4).dim() != 4 or (
-        x.shape[1],
-        x.shape[3],
-    ) != (heads, head_dim):
+    _checks.floating_tensor(name, x, least_dims=4)
+    if x.dim() != 4 or x.shape[1] != heads or x.shape[3] != head_dim:
         raise ValueError(
             f"{name} must have shape (B, {heads}, T, {head_dim}), got {tuple(x.shape)}"
         )

@@ -1,10 +1,14 @@
-"""A relative bias as one vector, which is a Toeplitz matrix that nobody builds, and linear attention with it."""
+"""A relative bias as one vector, and linear attention with the matrix it stands for.
+
+The matrix is a Toeplitz matrix, constant along its diagonals, and is never built.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,16 +18,18 @@ from torch.utils.checkpoint import checkpoint
 from posenc_lib import _checks
 from posenc_lib.attention._operands import feature_operands, quotient
 
+Form = Literal["chunks", "fft"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
 # The costs by which `toeplitz_attention` chooses its form, in products of the form in
 # chunks; measured, see there.
 FFT_COST = 800  # of a number that the FFT convolves
-# of a pair of tokens, beside its f + d_v + 1 products: its weight is written, scaled
-# and read
+# Of a pair of tokens, beside its f + d_v + 1 products: its weight is written, scaled
+# and read.
 PAIR_COST = 128
 CHUNK = 128  # queries
-COLUMNS = (
-    16  # in one call of the FFT: with all 65 at 65,536 tokens it took twice as long
-)
+# Columns in one call of the FFT: with all 65 at 65,536 tokens it took twice as long.
+COLUMNS = 16
 
 
 def relative_bias_vector(
@@ -38,11 +44,11 @@ def relative_bias_vector(
     Shapes: → (H, 2N−1)
 
     Right for biases that depend on n − m alone (ALiBi, T5, KERPLE, Sandwich, windows),
-    not for FIRE, which looks at m. Gradients reach the bias' parameters.
+    not for FIRE, which depends on m too. Gradients reach the bias' parameters.
 
     Args:
-        bias: place 3 of a scheme, `bias(q_positions, k_positions)`. Called with one
-            query at N − 1 and keys at 0 … 2N − 2.
+        bias: of a scheme, `bias(q_positions, k_positions)`. Called with one query at
+            N − 1 and keys at 0 … 2N − 2.
         length: N, tokens of the sequence, at least 1.
         device: of the positions that the bias is called with.
 
@@ -69,7 +75,10 @@ def relative_bias_vector(
 def checked_vector(
     bias: Tensor, heads: int, queries: int, keys: int, causal: bool
 ) -> Tensor:
-    """b_{−(Tk−1)} … b_{Tq−1}, all that these queries and keys need; −∞ for keys after the query if causal."""
+    """b_{−(Tk−1)} … b_{Tq−1}, which is all that these queries and keys need.
+
+    If causal, keys after the query have −∞.
+    """
     size = _checks.floating_tensor("bias", bias, least_dims=2).shape[1]
     if (
         bias.dim() != 2
@@ -95,20 +104,20 @@ def toeplitz_attention(
     bias: Tensor,
     causal: bool,
     mask: Tensor | None = None,
+    form: Form | None = None,
 ) -> Tensor:
-    """Linear attention with any relative bias: a Toeplitz matrix is applied by FFT and never built.
+    """Linear attention with any relative bias: a Toeplitz matrix that is never built.
 
-    Equation: o_m = Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n) v_n / Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n),  c_r =
-        exp(b_r)      (luo2021; derived, the paper's text was not at hand)
-    Shapes: q (B, H, N, f), k (B, H, N, f), v (B, H, N, d_v), bias (H, 2N−1) → (B, H, N,
-        d_v), in v's dtype
+    Equation: o_m = Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n) v_n / Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n),
+        c_r = exp(b_r)      (luo2021; derived, the paper's text is not available to us)
+    Shapes: q (B, H, N, f), k (B, H, N, f), v (B, H, N, d_v), bias (H, 2N−1)
+        → (B, H, N, d_v), in v's dtype
 
     In chunks of queries the matrix is a view of c: N² time, and exact. From some length
     on the FFT is faster, with N log N for each of f·(d_v + 1) columns. Measured on one
     thread of a CPU (AVX2) in float32 for d_v = 64: with 16 features the FFT is faster
-    from 4,000 tokens on (causal 8,000), with 64 features from 12,000 (causal 26,000);
-    the form is chosen by that. Both hold O(N) numbers a head, for gradients too: each
-    part is then computed twice.
+    from 4,000 tokens on (causal 8,000), with 64 features from 12,000 (causal 26,000).
+    Both hold O(N) numbers a head, for gradients too: each part is then computed twice.
 
     An FFT rounds at the size of its largest sum: a weight much below the head's largest
     c keeps few digits, and so does a row whose sums are much below the largest. With
@@ -120,19 +129,21 @@ def toeplitz_attention(
         q: φ(q), no entry below 0.
         k: φ(k), no entry below 0.
         v: values.
-        bias: b_{−(N−1)} … b_{N−1} of consecutive positions, as
-            `fused.relative_bias_vector` makes them; the middle of a longer vector is
-            that of a shorter one.
+        bias: b_{−(N−1)} … b_{N−1} of consecutive positions, as `relative_bias_vector`
+            makes them; the middle of a longer vector is that of a shorter one.
         causal: set c_r = 0 for keys after the query.
         mask: (B, N), True for a token, False for padding.
+        form: "chunks" or "fft"; None is the faster one, by the measurement above.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit; `causal` is no bool. On plain CPU
-            tensors: a negative feature.
+        TypeError, ValueError: shapes that don't fit; `causal` is not a bool; an unknown
+            form. On plain CPU tensors: a negative feature.
 
     Source: luo2021
     Chapter: 08
     """
+    if form is not None:
+        _checks.one_of("form", form, FORMS)
     q, k, v, dtype = feature_operands(q, k, v, mask)
     length, features, columns = k.shape[2], k.shape[3], v.shape[3] + 1
     if q.shape[2] != length:
@@ -140,100 +151,112 @@ def toeplitz_attention(
             f"q must have k's length {length}: both hold the same positions; got "
             f"{q.shape[2]}"
         )
-    b = (
-        checked_vector(bias, q.shape[1], length, length, causal)
-        .to(q.dtype)
-        .to(q.device)
-    )
-    largest = (
-        b.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(b.dtype).min)
-    )  # not −∞, if all is hidden
+    b = checked_vector(bias, q.shape[1], length, length, causal)
+    b = b.to(q.dtype).to(q.device)
+    largest = b.detach().amax(-1, keepdim=True)
+    largest = largest.clamp(min=torch.finfo(b.dtype).min)  # not −∞, if all is hidden
     c = (b - largest).exp()  # the maximum cancels
-    values = torch.cat(
-        (v, torch.ones_like(v[..., :1])), -1
-    )  # of the numerator, and ones of the denominator
-    pairs = length / 2 if causal else length  # of a query, on average
-    by_fft = pairs * (features + columns + PAIR_COST) > FFT_COST * features * columns
-    both = (_toeplitz_by_fft if by_fft else _toeplitz_in_chunks)(
-        q, k, values, c, causal
-    )
-    return quotient(both[..., :-1], both[..., -1:]).to(dtype)
+    # Values for the numerator, and a column of ones for the denominator.
+    values = torch.cat((v, torch.ones_like(v[..., :1])), -1)
+    if form is None:
+        keys = length / 2 if causal else length  # of a query, on average
+        cost_in_chunks = keys * (features + columns + PAIR_COST)
+        form = "fft" if cost_in_chunks > FFT_COST * features * columns else "chunks"
+    if form == "fft":
+        sums = _toeplitz_by_fft(q, k, values, c)
+    else:
+        sums = _toeplitz_in_chunks(q, k, values, c, causal)
+    return quotient(sums[..., :-1], sums[..., -1:]).to(dtype)
 
 
 def _toeplitz_in_chunks(
     q: Tensor, k: Tensor, values: Tensor, c: Tensor, causal: bool
 ) -> Tensor:
-    """Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n) x_n for every column x: chunks of queries, whose part of the matrix is a view."""
+    """Σ_n c_{n−m} φ(q_m)ᵀ φ(k_n) x_n for every column x, by chunks of queries.
+
+    A chunk's part of the matrix is a view of c.
+    """
     length, parts = k.shape[2], []
 
     def chunk(q: Tensor, k: Tensor, values: Tensor, c: Tensor) -> Tensor:
-        weights = (
-            q.flip(-2) @ k.mT * c.unfold(-1, k.shape[2], 1)
-        )  # queries run backwards, as in `hankel_attention`
+        # Queries run backwards, as in `hankel_attention`.
+        weights = q.flip(-2) @ k.mT * c.unfold(-1, k.shape[2], 1)
         return (weights @ values).flip(-2)
 
     for start in range(0, length, CHUNK):
         stop = min(start + CHUNK, length)
         keys = stop if causal else length
         window = c[:, length - stop : length - start + keys - 1]
-        parts.append(
-            _again(
-                chunk, q[:, :, start:stop], k[:, :, :keys], values[:, :, :keys], window
-            )
-        )
+        operands = q[:, :, start:stop], k[:, :, :keys], values[:, :, :keys], window
+        parts.append(_recomputed(chunk, *operands))
     return torch.cat(parts, 2)
 
 
-def _toeplitz_by_fft(
-    q: Tensor, k: Tensor, values: Tensor, c: Tensor, _: bool
-) -> Tensor:
-    """The same sums as Σ_i φ_i(q_m) (c ∗ φ_i(k) x)_m: convolutions on a circle, those of one feature at a time."""
-    length = k.shape[2]
+def _toeplitz_by_fft(q: Tensor, k: Tensor, values: Tensor, c: Tensor) -> Tensor:
+    """The same sums as Σ_i φ_i(q_m) (c ∗ φ_i(k) x)_m: convolutions by FFT."""
+    circle = _on_circle(c, k.shape[2])
+    spectrum = torch.fft.rfft(circle)[:, None]
+    feature = partial(_feature_sums, period=circle.shape[-1])
+    # (B, H, d_v + 1, N): neighbours in time are neighbours in memory.
+    columns = values.mT.contiguous()
+    sums = []
+    for some_columns in columns.split(COLUMNS, 2):
+        total = torch.zeros_like(some_columns)
+        for q_i, k_i in zip(q.unbind(-1), k.unbind(-1), strict=True):
+            total = total + _recomputed(feature, q_i, k_i, some_columns, spectrum)
+        sums.append(total)
+    all_sums = torch.cat(sums, 2).mT
+    # Without keys numerator and denominator are the FFT's rounding, and their quotient
+    # is anything.
+    has_key = _has_key(q.detach(), k.detach(), circle.detach())[..., None]
+    denominator = all_sums[..., -1:].masked_fill(~has_key, 0)
+    return torch.cat((all_sums[..., :-1], denominator), -1)
+
+
+def _on_circle(c: Tensor, length: int) -> Tensor:
+    """c by m − n on a circle: 0 … N−1, zeros, −(N−1) … −1.
+
+    With at least 2N − 1 numbers no sum wraps around. FFTs are fast for 5 … 8 times a
+    power of two.
+    """
     power = 1
     while 8 * power < 2 * length - 1:
         power *= 2
-    around = (
-        -(-(2 * length - 1) // power) * power
-    )  # at least 2N − 1; 5 … 8 times a power of two, which FFTs like
-    zeros = c.new_zeros(c.shape[0], around - 2 * length + 1)
-    circle = torch.cat(
-        (c[:, :length].flip(-1), zeros, c[:, length:].flip(-1)), -1
-    )  # of m − n, from 0 on
-    wave = torch.fft.rfft(circle)[:, None]
-    columns = (
-        values.mT.contiguous()
-    )  # (B, H, d_v + 1, N): neighbours in time are neighbours in memory
-    sums = []
-
-    def feature(q: Tensor, k: Tensor, columns: Tensor, wave: Tensor) -> Tensor:
-        convolved = torch.fft.irfft(
-            torch.fft.rfft(k[..., None, :] * columns, n=around) * wave, n=around
-        )
-        return torch.mul(q[..., None, :], convolved[..., :length])
-
-    for some in columns.split(COLUMNS, 2):
-        total = torch.zeros_like(some)
-        for q_i, k_i in zip(q.unbind(-1), k.unbind(-1), strict=True):
-            total = total + _again(feature, q_i, k_i, some, wave)
-        sums.append(total)
-    both = torch.cat(sums, 2).mT
-    # Without keys both are the FFT's rounding, and their quotient is anything. Whole
-    # numbers of keys survive it.
-    some_key = torch.zeros_like(q[..., 0], dtype=torch.bool)
-    wave = torch.fft.rfft((circle.detach() != 0).to(c.dtype))
-    for q_i, k_i in zip(q.detach().unbind(-1), k.detach().unbind(-1), strict=True):
-        number = torch.fft.irfft(
-            torch.fft.rfft((k_i != 0).to(c.dtype), n=around) * wave, n=around
-        )[..., :length]
-        some_key = some_key | ((q_i != 0) & (number > 0.5))
-    return torch.cat(
-        (both[..., :-1], both[..., -1:].masked_fill(~some_key[..., None], 0)), -1
-    )
+    size = -(-(2 * length - 1) // power) * power
+    zeros = c.new_zeros(c.shape[0], size - 2 * length + 1)
+    return torch.cat((c[:, :length].flip(-1), zeros, c[:, length:].flip(-1)), -1)
 
 
-def _again(part: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """One part of a sum. For the gradient it is computed again: kept, all parts would take N² or N·f·d_v numbers."""
+def _feature_sums(
+    q_i: Tensor, k_i: Tensor, columns: Tensor, spectrum: Tensor, *, period: int
+) -> Tensor:
+    """φ_i(q_m) (c ∗ φ_i(k) x)_m of one feature for columns x: (B, H, columns, N)."""
+    transformed = torch.fft.rfft(k_i[..., None, :] * columns, n=period)
+    convolved = torch.fft.irfft(transformed * spectrum, n=period)
+    return torch.mul(q_i[..., None, :], convolved[..., : columns.shape[-1]])
+
+
+def _has_key(q: Tensor, k: Tensor, circle: Tensor) -> Tensor:
+    """Whether a query has a key with c > 0 and a feature in common: (B, H, N).
+
+    Keys are counted, by the same FFT: whole numbers survive its rounding.
+    """
+    length, period = k.shape[2], circle.shape[-1]
+    spectrum = torch.fft.rfft((circle != 0).to(circle.dtype))
+    has_key = torch.zeros_like(q[..., 0], dtype=torch.bool)
+    for q_i, k_i in zip(q.unbind(-1), k.unbind(-1), strict=True):
+        present = torch.fft.rfft((k_i != 0).to(circle.dtype), n=period)
+        count = torch.fft.irfft(present * spectrum, n=period)[..., :length]
+        has_key = has_key | ((q_i != 0) & (count > 0.5))
+    return has_key
+
+
+def _recomputed(part: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """One part of a sum, which is computed again for the gradient.
+
+    Kept, all parts would take N² or N·f·d_v numbers.
+    """
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         part = partial(checkpoint, part, use_reentrant=False, preserve_rng_state=False)
-    out: Tensor = part(*tensors)
-    return out
+    result: Tensor = part(*tensors)
+    return result
