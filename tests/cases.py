@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import bias as bias_group
 import torch
-from helpers import HEADS, WIDTH, normal
+from examples import bias as bias_group
+from helpers import HEADS, WIDTH, normal, seeded
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -412,10 +412,6 @@ def roundings(count: int) -> Callable[[Inputs, Tensor], float]:
     return lambda inputs, exact: count * max(1.0, float(exact.detach().abs().max()))
 
 
-def drawn() -> torch.Generator:
-    return torch.Generator().manual_seed(3)
-
-
 class Called(nn.Module):
     """A method of a module as its forward, so that parameters can be given from outside."""
 
@@ -535,15 +531,15 @@ REROPE, EXTEND = (
     partial(place5.self_extend, window=6, group=3),
 )
 AXES = rotary.axial_frequencies((2, 2))
-SINE_CODES = place5.SineSPE(HEADS, WIDTH, waves=2, generator=drawn())
-CONV_CODES = place5.ConvSPE(HEADS, WIDTH, kernel_size=4, generator=drawn())
-SINE_NOISE = SINE_CODES.draw(4, generator=drawn()).double()
-CONV_NOISE = CONV_CODES.draw(128, 4, generator=drawn()).double()
+SINE_CODES = place5.SineSPE(HEADS, WIDTH, sines=2, generator=seeded(3))
+CONV_CODES = place5.ConvSPE(HEADS, WIDTH, kernel_size=4, generator=seeded(3))
+SINE_NOISE = SINE_CODES.draw(4, generator=seeded(3)).double()
+CONV_NOISE = CONV_CODES.draw(128, 4, generator=seeded(3)).double()
 LATENT: dict[str, Any] = {
     "latent": 6,
     "content_dim": 4,
     "rope": RoPE(inverse_frequencies(4)),
-    "generator": drawn(),
+    "generator": seeded(3),
 }
 
 CASES |= {
@@ -608,7 +604,7 @@ CASES |= {
         partial(embedding.random_walk, count=3), path_graph, differentiable=False
     ),
     "embedding.random_signs": content_of(
-        lambda vectors: embedding.random_signs(vectors, generator=drawn()).abs(),
+        lambda vectors: embedding.random_signs(vectors, generator=seeded(3)).abs(),
         lambda t, seed: {"vectors": normal(2, t, 3, seed=seed)},
         target=embedding.random_signs,
         mapped=False,
@@ -652,7 +648,7 @@ CASES |= {
         AxialRoPE(AXES).transform, on_places, noise=rotation_noise
     ),
     "rotary.MixedRoPE": learned(
-        rotary.MixedRoPE(HEADS, WIDTH, generator=drawn()), on_places, "transform"
+        rotary.MixedRoPE(HEADS, WIDTH, generator=seeded(3)), on_places, "transform"
     ),
     "rotary.XPos": Case(
         rotary.XPos(inverse_frequencies(WIDTH)).transform,
@@ -1052,7 +1048,7 @@ CONSTANTS |= {
         2, 8, slowest=0.2, fastest=20.0
     ),
     "rotary.mixed_frequencies": lambda: rotary.mixed_frequencies(
-        2, 8, generator=drawn()
+        2, 8, generator=seeded(3)
     ),
     "rotary.mrope_frequencies": lambda: rotary.mrope_frequencies(
         inverse_frequencies(8), (2, 1, 1)
@@ -1098,10 +1094,10 @@ CONSTANTS |= {
         rotary.linear_interpolation(8, 1e4, factor=1.0), count=3
     ),
     "embedding.gaussian_matrix": lambda: embedding.gaussian_matrix(
-        3, 2, std=1.0, generator=drawn()
+        3, 2, std=1.0, generator=seeded(3)
     ),
     "attention.orthogonal_projection": lambda: place5.orthogonal_projection(
-        6, 4, generator=drawn()
+        6, 4, generator=seeded(3)
     ),
     "attention.retention_decays": lambda: place5.retention_decays(4),
     "multimodal_positions.place_rows": lambda: multimodal_positions.place_rows(

@@ -1,12 +1,6 @@
-"""Settings of all tests: where modules are found, and what hypothesis does.
-
-Hypothesis draws the same examples in every run, and keeps none of them on disk.
-"""
+"""Hypothesis draws the same examples in every run, and keeps none of them on disk."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 from hypothesis import settings
 
@@ -14,4 +8,3 @@ settings.register_profile(
     "book", derandomize=True, database=None, deadline=None, max_examples=20
 )
 settings.load_profile("book")
-sys.path.append(str(Path(__file__).parent / "encodings"))

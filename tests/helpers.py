@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,20 +36,24 @@ HEADS, WIDTH, ROWS = 4, 8, 8192  # of the schemes below
 
 
 def groups() -> dict[str, ModuleType]:
-    """The examples and golden cases of each group of encodings: the files beside its tests in `encodings`."""
-    files = sorted((Path(__file__).parent / "encodings").glob("*.py"))
-    return {
-        path.stem: import_module(path.stem)
-        for path in files
-        if not path.stem.startswith("test_")
-    }
+    """The examples and golden cases of each group of encodings, by its name."""
+    files = sorted((Path(__file__).parent / "examples").glob("*.py"))
+    modules = {path.stem: import_module(f"examples.{path.stem}") for path in files}
+    return {name: part for name, part in modules.items() if hasattr(part, "ADAPTERS")}
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal numbers, the same ones for every dtype up to rounding."""
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).to(dtype)
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64).to(dtype)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rounding(x: Tensor, terms: int = 256) -> float:
+    """Bound on the rounding of sums of at most `terms` products of the size of x."""
+    return terms * EPS * max(1.0, float(x.detach().abs().max()))
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -121,7 +126,9 @@ def hidden(
 ) -> dict[str, Tensor]:
     """The hidden states of the tokens x, as arguments, if the scheme reads them."""
     return (
-        {"q_x": x[:, queries], "k_x": x} if scheme.name in READING_HIDDEN_STATES else {}
+        {"q_x": x[:, queries], "k_x": x}
+        if scheme.name in reading_hidden_states()
+        else {}
     )
 
 
@@ -142,10 +149,6 @@ def modules_of(part: Any) -> list[nn.Module]:
     return list(dict.fromkeys(module for each in inside for module in modules_of(each)))
 
 
-def _seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(7)
-
-
 SCHEMES: dict[str, PositionScheme] = {
     "NoPE": NOPE,
     "window": PositionScheme("window", mask=partial(sliding_window, size=3)),
@@ -154,7 +157,7 @@ SCHEMES: dict[str, PositionScheme] = {
     "sinusoidal, tensor2tensor": PositionScheme(
         "t2t", embedding=partial(sinusoidal_tensor2tensor, dim=WIDTH)
     ),
-    "learned": scheme.learned(ROWS, WIDTH, generator=_seeded()),
+    "learned": scheme.learned(ROWS, WIDTH, generator=seeded(7)),
     "RoPE": scheme.rope(WIDTH),
     "RoPE, half": scheme.rope(WIDTH, layout="half"),
     "RoPE, partial": scheme.rope(WIDTH, rotary_dim=WIDTH // 2),
@@ -163,9 +166,9 @@ SCHEMES: dict[str, PositionScheme] = {
         transform=RoPE(inverse_frequencies(WIDTH), attention_factor=1.25).transform,
     ),
     "ALiBi": scheme.alibi(HEADS),
-    "T5, causal": scheme.t5(HEADS, bidirectional=False, std=1.0, generator=_seeded()),
+    "T5, causal": scheme.t5(HEADS, bidirectional=False, std=1.0, generator=seeded(7)),
     "T5, bidirectional": scheme.t5(
-        HEADS, bidirectional=True, std=1.0, generator=_seeded()
+        HEADS, bidirectional=True, std=1.0, generator=seeded(7)
     ),
 }
 
@@ -180,11 +183,14 @@ def every_scheme() -> dict[str, PositionScheme]:
     return found
 
 
-READING_HIDDEN_STATES = {
-    group.SCHEMES[name].name
-    for group in groups().values()
-    for name in getattr(group, "HIDDEN", ())
-}
+@cache
+def reading_hidden_states() -> set[str]:
+    """The names of the schemes that read hidden states."""
+    return {
+        group.SCHEMES[name].name
+        for group in groups().values()
+        for name in getattr(group, "HIDDEN", ())
+    }
 
 
 def bucket_by_fractions(
@@ -364,3 +370,47 @@ def compilations(
             assert actual.dtype == expected.dtype
             assert same(actual, expected), "compiled and eager mode differ"
     return counter.frame_count
+
+
+def turned(x: Tensor, angle: float, frequencies: Tensor) -> Tensor:
+    """One vector rotated pair by pair (interleaved), straight from the definition."""
+    out = x.clone()
+    for i, w in enumerate(frequencies.tolist()):
+        a, b = x[2 * i], x[2 * i + 1]
+        out[2 * i] = a * math.cos(angle * w) - b * math.sin(angle * w)
+        out[2 * i + 1] = a * math.sin(angle * w) + b * math.cos(angle * w)
+    return out
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in one storage that an operation inside made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {
+            x.untyped_storage()._cdata
+            for x in tree_leaves((args, kwargs))
+            if isinstance(x, Tensor)
+        }
+        for x in tree_leaves(out):
+            if (
+                isinstance(x, Tensor) and x.untyped_storage()._cdata not in given
+            ):  # no view
+                self.numbers = max(
+                    self.numbers, x.untyped_storage().nbytes() // x.element_size()
+                )
+        return out
+
+
+def both_ways(form: Callable[..., Tensor], *inputs: Tensor) -> int:
+    """The largest storage of a forward and a backward pass."""
+    given = [x.requires_grad_() for x in inputs]
+    with Largest() as largest:
+        torch.autograd.grad(form(*given).sum(), given)
+    return largest.numbers

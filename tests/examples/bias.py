@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from helpers import rounding, seeded
 from torch import Tensor, nn
 
 from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower, sandwich
@@ -25,14 +27,13 @@ from posenc_lib.bias.window import (
     window_index,
 )
 from posenc_lib.positions import arange, grid
+from posenc_lib.properties import (
+    max_error,
+)
 from posenc_lib.scheme import PositionScheme
 
 Fields = dict[str, Tensor]
 Case = dict[str, Any]
-
-
-def draw(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def filled(module: nn.Module, values: dict[str, Any]) -> Any:
@@ -179,24 +180,24 @@ class OnGrid(nn.Module):
 def loud(module: nn.Module) -> Any:
     """The module with all its parameters drawn from N(0, 1): what begins at zero would say nothing."""
     for parameter in module.parameters():
-        nn.init.normal_(parameter, generator=draw(1))
+        nn.init.normal_(parameter, generator=seeded(1))
     return module
 
 
 def examples() -> dict[str, nn.Module]:
     return {
-        "KERPLE log": KerpleLog(HEADS, generator=draw()),
-        "KERPLE power": KerplePower(HEADS, generator=draw()),
-        "FIRE": FIRE(HEADS, hidden=8, c=0.5, threshold=4.0, generator=draw()),
+        "KERPLE log": KerpleLog(HEADS, generator=seeded()),
+        "KERPLE power": KerplePower(HEADS, generator=seeded()),
+        "FIRE": FIRE(HEADS, hidden=8, c=0.5, threshold=4.0, generator=seeded()),
         "Swin": OnGrid(loud(WindowBias(HEADS, WINDOW))),
         "BEiT": OnGrid(loud(ClsWindowBias(HEADS, WINDOW)), class_token=True),
         "iRPE product": OnGrid(loud(IRPEBias(HEADS))),
         "iRPE cross": OnGrid(loud(IRPEBias(HEADS, method="cross")), class_token=True),
         "iRPE euclidean": OnGrid(loud(IRPEBias(HEADS, method="euclidean"))),
         "CrossFormer": OnGrid(loud(DynamicPositionBias(HEADS, 4))),
-        "distance network": DistanceMLPBias(HEADS, 8, generator=draw()),
+        "distance network": DistanceMLPBias(HEADS, 8, generator=seeded()),
         "log-distance network": DistanceMLPBias(
-            HEADS, 8, log_distance=True, generator=draw()
+            HEADS, 8, log_distance=True, generator=seeded()
         ),
         "Swin-V2": OnGrid(loud(LogCoordinateBias(HEADS, (8, 8), hidden=8))),
     }
@@ -241,3 +242,18 @@ NOT: dict[tuple[str, str], str] = {
     },
     ("Sandwich", "decays with distance"): "a sum of cosines falls in waves",
 }
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal but for the order of a matrix product's sums, which may differ with its size."""
+    return max_error(a, b) <= rounding(b)
+
+
+def bias_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    bias = SCHEMES[name].bias
+    assert bias is not None
+    return bias
+
+
+def places(window: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return list(itertools.product(*map(range, window)))

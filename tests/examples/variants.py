@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from helpers import seeded
 from torch import Tensor
 
 from posenc_lib.frequencies import inverse_frequencies
@@ -75,33 +76,29 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 WIDTH, HEADS = 8, 4
 
 
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(7)
-
-
 def grape_transform(
     q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """One learned plane, drawn from a seed."""
-    a, b = torch.randn(2, WIDTH, generator=seeded())
+    a, b = torch.randn(2, WIDTH, generator=seeded(7))
     return grape(q, q_positions, a, b, frequency=0.3), grape(
         k, k_positions, a, b, frequency=0.3
     )
 
 
 def fope(layout: str) -> FoPE:
-    return FoPE(WIDTH, length=512, heads=HEADS, layout=layout, generator=seeded())
+    return FoPE(WIDTH, length=512, heads=HEADS, layout=layout, generator=seeded(7))
 
 
 def started(module: CayleySTRING) -> CayleySTRING:
     """A basis away from the identity, where the module begins."""
-    torch.nn.init.normal_(module.upper, generator=seeded())
+    torch.nn.init.normal_(module.upper, generator=seeded(7))
     return module
 
 
 def phased(module: PoPE) -> PoPE:
     """Phases between the ends of their range, where they begin."""
-    torch.nn.init.uniform_(module.phase, -2, -1, generator=seeded())
+    torch.nn.init.uniform_(module.phase, -2, -1, generator=seeded(7))
     return module
 
 
@@ -122,12 +119,12 @@ SCHEMES: dict[str, PositionScheme] = {
         "PoPE", transform=phased(PoPE(WIDTH, heads=HEADS)).transform, scale=WIDTH**-0.5
     ),
     "LieRE, one axis": PositionScheme(
-        "LieRE", transform=LieRE(WIDTH, axes=1, block=4, generator=seeded()).transform
+        "LieRE", transform=LieRE(WIDTH, axes=1, block=4, generator=seeded(7)).transform
     ),
     "ComRoPE, one axis": PositionScheme(
         "ComRoPE",
         transform=ComRoPE(
-            WIDTH, axes=1, block=4, heads=HEADS, generator=seeded()
+            WIDTH, axes=1, block=4, heads=HEADS, generator=seeded(7)
         ).transform,
     ),
     "Cayley-STRING": PositionScheme(
@@ -140,7 +137,7 @@ SCHEMES: dict[str, PositionScheme] = {
     "TAPA": PositionScheme("TAPA", scores=tapa, scale=1.0),
     "RePo": PositionScheme(
         "RePo",
-        transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded())
+        transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded(7))
         .double()
         .transform,
     ),

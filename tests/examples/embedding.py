@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from helpers import seeded
 from torch import Tensor, nn
 
 from posenc_lib.embedding.fourier import (
@@ -24,10 +25,6 @@ from posenc_lib.scheme import PositionScheme
 
 Fields = dict[str, Tensor]
 Case = dict[str, Any]
-
-
-def draw(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 # ---- Fourier features
@@ -159,14 +156,14 @@ SCHEMES: dict[str, PositionScheme] = {
     "random Fourier": PositionScheme(
         "random Fourier",
         embedding=lambda p: random_fourier(
-            places(p) / 8, gaussian_matrix(WIDTH // 2, 2, std=1.0, generator=draw())
+            places(p) / 8, gaussian_matrix(WIDTH // 2, 2, std=1.0, generator=seeded())
         ),
     ),
     "learnable Fourier": PositionScheme(
         "learnable Fourier",
         embedding=OnGrid(
             LearnableFourier(
-                WIDTH, axes=2, features=8, hidden=8, gamma=4.0, generator=draw()
+                WIDTH, axes=2, features=8, hidden=8, gamma=4.0, generator=seeded()
             ).double()
         ),
     ),
@@ -178,7 +175,7 @@ SCHEMES: dict[str, PositionScheme] = {
     ),
     "learned grid": PositionScheme(
         "learned grid",
-        embedding=OnGrid(LearnedGrid((512, COLUMNS), WIDTH, generator=draw())),
+        embedding=OnGrid(LearnedGrid((512, COLUMNS), WIDTH, generator=seeded())),
     ),
 }
 
@@ -194,3 +191,16 @@ NOT: dict[tuple[str, str], str] = {
         for name in SCHEMES
     },
 }
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    return 2 * torch.rand(*shape, generator=seeded(seed), dtype=torch.float64) - 1
+
+
+def path(nodes: int) -> Tensor:
+    return (torch.arange(nodes)[:, None] - torch.arange(nodes)).abs().eq(1)
+
+
+def cycle(nodes: int) -> Tensor:
+    steps = (torch.arange(nodes)[:, None] - torch.arange(nodes)) % nodes
+    return (steps == 1) | (steps == nodes - 1)

@@ -1,4 +1,4 @@
-"""Variants of the rotation: equations as loops, special cases, reported faults, refused input."""
+"""Variants of the rotation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-import variants as group
-from helpers import same_but_for_rounding
+from examples import variants as group
+from helpers import normal, same_but_for_rounding, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -39,22 +39,15 @@ from posenc_lib.rotary.variants import (
 from posenc_lib.scheme import PositionScheme
 
 D, H, T = 8, 4, 5
+
 Transform = Callable[..., tuple[Tensor, Tensor]]
 
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).to(dtype)
-
-
-def seeded(seed: int = 7) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 Q, K = normal(2, H, T, D, seed=1), normal(2, H, T, D, seed=2)
+
 AT = torch.tensor([0, 1, 4, 6, 9])
+
 PAIRS = inverse_frequencies(D)
+
 PLANE = normal(2, D, seed=3).unbind()
 
 
@@ -66,11 +59,11 @@ def scores(
 
 
 def lie(axes: int, block: int = 4) -> LieRE:
-    return LieRE(D, axes=axes, block=block, generator=seeded()).double()
+    return LieRE(D, axes=axes, block=block, generator=seeded(7)).double()
 
 
 def com(axes: int, block: int = 4, heads: int = H) -> ComRoPE:
-    return ComRoPE(D, axes=axes, block=block, heads=heads, generator=seeded()).double()
+    return ComRoPE(D, axes=axes, block=block, heads=heads, generator=seeded(7)).double()
 
 
 def string() -> CayleySTRING:
@@ -79,13 +72,13 @@ def string() -> CayleySTRING:
 
 def fope(layout: str = "interleaved", heads: int = H, length: int = 512) -> FoPE:
     return FoPE(
-        D, length=length, heads=heads, layout=layout, generator=seeded()
+        D, length=length, heads=heads, layout=layout, generator=seeded(7)
     ).double()
 
 
 def pope(heads: int = H) -> PoPE:
     module = PoPE(D, heads=heads).double()
-    torch.nn.init.uniform_(module.phase, -6, -0.1, generator=seeded())
+    torch.nn.init.uniform_(module.phase, -6, -0.1, generator=seeded(7))
     return module
 
 
@@ -103,16 +96,18 @@ MAKE: dict[str, Callable[[], Any]] = {
     "FoPE": fope,
     "FoPE, half": lambda: fope("half"),
 }
+
 TRANSFORMS: dict[str, Transform] = {
     name: make().transform for name, make in MAKE.items()
 } | {"GRAPE": in_plane}
+
 RELATIVE = {
     name: transform
     for name, transform in TRANSFORMS.items()
     if not name.startswith("FoPE")
 }
-ROTATIONS = {name: RELATIVE[name] for name in ("LieRE", "ComRoPE", "STRING", "GRAPE")}
 
+ROTATIONS = {name: RELATIVE[name] for name in ("LieRE", "ComRoPE", "STRING", "GRAPE")}
 
 # ---- what all transforms share
 
@@ -363,7 +358,7 @@ def test_pope_clamps_its_phases_and_takes_odd_widths() -> None:
 def test_lie_rotation_is_the_exponential() -> None:
     module, at = (
         lie(2, block=4),
-        torch.rand(T, 2, generator=seeded(), dtype=torch.float64) / 4,
+        torch.rand(T, 2, generator=seeded(7), dtype=torch.float64) / 4,
     )
     q, k = module.transform(Q, K, at, at)
     for t in range(T):
@@ -394,8 +389,8 @@ FAR = torch.tensor([0, 17, 1_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) -> None:
     """At position p the exponential is that of p times the same float32 matrix, to the rounding of the result."""
-    one = LieRE(D, axes=1, block=block, generator=seeded())
-    many = ComRoPE(D, axes=1, block=block, heads=H, generator=seeded())
+    one = LieRE(D, axes=1, block=block, generator=seeded(7))
+    many = ComRoPE(D, axes=1, block=block, heads=H, generator=seeded(7))
     upper = torch.block_diag(*one.upper[0].double().triu(1))
     same = (upper - upper.T).expand(H, D, D)
     scaled = [
@@ -430,7 +425,7 @@ def test_blocks_of_two_are_rope() -> None:
 
 @torch.no_grad()
 def test_only_commuting_axes_are_relative() -> None:
-    at = torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
+    at = torch.rand(T, 2, generator=seeded(7), dtype=torch.float64)
     shift = torch.tensor([0.7, -0.4], dtype=torch.float64)
 
     def moved(transform: Transform) -> float:
@@ -450,7 +445,7 @@ def test_only_commuting_axes_are_relative() -> None:
 def test_commuting_axes_are_multiples_of_one_matrix() -> None:
     module, at = (
         com(2, block=4, heads=2),
-        torch.rand(T, 2, generator=seeded(), dtype=torch.float64),
+        torch.rand(T, 2, generator=seeded(7), dtype=torch.float64),
     )
     q, k = module.transform(Q, K[:, :2], at, at)
     for h, t in ((0, 1), (1, 2), (3, 4)):
@@ -474,9 +469,9 @@ def test_commuting_axes_are_multiples_of_one_matrix() -> None:
 def test_string_learns_what_its_rotation_learns() -> None:
     """A method of a module brings the module along: its parameters are trained, saved, cast and copied."""
     module = group.started(
-        CayleySTRING(D, MixedRoPE(H, D, generator=seeded()).transform)
+        CayleySTRING(D, MixedRoPE(H, D, generator=seeded(7)).transform)
     )
-    at = torch.rand(T, 2, generator=seeded(), dtype=torch.float64)
+    at = torch.rand(T, 2, generator=seeded(7), dtype=torch.float64)
     assert set(module.state_dict()) == {"upper", "learned.frequencies"}
     before = module.transform(Q.float(), K.float(), at, at)[0]
     before.square()[..., ::2].sum().backward()
@@ -524,12 +519,12 @@ def test_string_is_rope_in_another_basis() -> None:
 
 def test_draws_are_the_papers_and_repeatable() -> None:
     assert torch.equal(lie(2).upper, lie(2).upper)
-    values = LieRE(64, axes=2, generator=seeded()).upper.detach()
+    values = LieRE(64, axes=2, generator=seeded(7)).upper.detach()
     assert float(values.min()) >= 0
     assert 6.2 < float(values.max()) <= 2 * math.pi
-    matrix = ComRoPE(64, axes=2, block=64, heads=2, generator=seeded()).matrix.detach()
+    matrix = ComRoPE(64, axes=2, block=64, heads=2, generator=seeded(7)).matrix.detach()
     assert float(matrix.std()) == pytest.approx(1, abs=0.05)
-    mixture = FoPE(256, length=10**9, heads=2, generator=seeded()).cos_mixture.detach()
+    mixture = FoPE(256, length=10**9, heads=2, generator=seeded(7)).cos_mixture.detach()
     noise = mixture - torch.eye(mixture.shape[-1])
     assert float(noise.std()) == pytest.approx(
         0.3 * mixture.shape[-1] ** -0.5, rel=0.03
@@ -684,7 +679,7 @@ def test_gradients_of_a_grape_plane_and_of_learned_frequencies() -> None:
 @torch.no_grad()
 def test_repo_turns_by_positions_it_reads() -> None:
     module = RePo(
-        6, H, RoPE(PAIRS, layout="half"), latent=3, generator=seeded()
+        6, H, RoPE(PAIRS, layout="half"), latent=3, generator=seeded(7)
     ).double()
     x = normal(2, T, 6, seed=5)
     q, k = module.transform(Q, K, AT, AT, q_x=x, k_x=x)
@@ -715,7 +710,7 @@ def test_repo_turns_by_positions_it_reads() -> None:
 def test_the_positions_of_repo_are_float32_under_autocast() -> None:
     """16 bits round positions in the thousands by more than a turn of the fastest pair."""
     module, x = (
-        RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded()),
+        RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded(7)),
         normal(1, T, 64, seed=5).float(),
     )
     module.heads.weight *= 30_000
@@ -729,7 +724,7 @@ def test_the_positions_of_repo_are_float32_under_autocast() -> None:
 
 
 def test_repo_compiles_and_has_gradients() -> None:
-    module = RePo(6, H, RoPE(PAIRS), latent=3, generator=seeded()).double()
+    module = RePo(6, H, RoPE(PAIRS), latent=3, generator=seeded(7)).double()
     x = normal(2, T, 6, seed=5).requires_grad_()
 
     def out(x: Tensor) -> Tensor:
@@ -773,191 +768,11 @@ def test_tapa_in_attention_has_the_scale_of_the_equation() -> None:
     assert torch.equal(batched, tapa(Q, K, AT, AT))
 
 
-# ---- refused input
-
 X = torch.zeros(2, 4, 5, 8)
+
 A5 = torch.arange(5)
+
 REPO = RePo(6, 4, RoPE(PAIRS), latent=3)
-REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: XPos(PAIRS, layout="pairs"), ValueError, "layout must be one of"),
-    (lambda: XPos(PAIRS, gamma=0), ValueError, "gamma must be"),
-    (lambda: XPos(PAIRS, scale_base=-1), ValueError, "scale_base must be"),
-    (lambda: XPos(PAIRS, centre=math.inf), ValueError, "centre must be finite"),
-    (lambda: XPos(PAIRS, centre="0"), TypeError, "centre must be a number"),
-    (lambda: XPos(PAIRS[None]), ValueError, "frequencies must have shape"),
-    (
-        lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5),
-        ValueError,
-        "q must have at least 8 channels",
-    ),
-    (
-        lambda: XPos(PAIRS).transform(X, X, A5[:4], A5),
-        ValueError,
-        "q must have one token for each of the 4 q_positions",
-    ),
-    (lambda: XPos(PAIRS).scales(A5.to(torch.bfloat16)), TypeError, "positions must be"),
-    (
-        lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)),
-        ValueError,
-        "k_positions must have shape",
-    ),
-    (
-        lambda: rotated_values(X @ X.mT, X, A5[:4], A5, rope=RoPE(PAIRS)),
-        ValueError,
-        "q_positions must have shape",
-    ),
-    (
-        lambda: rotated_values(X @ X.mT, X[..., :6], A5, A5, rope=RoPE(PAIRS)),
-        ValueError,
-        "v must have at least 8",
-    ),
-    (
-        lambda: rotated_values(X @ X.mT, X[:, :1], A5, A5, rope=RoPE(PAIRS)),
-        ValueError,
-        "weights and v must agree",
-    ),
-    (
-        lambda: rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS)),
-        ValueError,
-        "weights and v must agree",
-    ),
-    (
-        lambda: rotated_values(X @ X.mT, X[:, :, :4], A5, A5, rope=RoPE(PAIRS)),
-        ValueError,
-        "weights and v must agree",
-    ),
-    (lambda: PoPE(0, heads=1), ValueError, "head_dim must be"),
-    (lambda: PoPE(8, heads=0), ValueError, "heads must be"),
-    (lambda: PoPE(8, -1.0, heads=1), ValueError, "base must be"),
-    (
-        lambda: PoPE(8, heads=4).transform(X, X[:, :2], A5, A5),
-        ValueError,
-        "k must have 4 heads",
-    ),
-    (
-        lambda: PoPE(6, heads=4).transform(X, X, A5, A5),
-        ValueError,
-        r"q must have shape \(B, H, T, 6\)",
-    ),
-    (
-        lambda: PoPE(8, heads=4).transform(X, X, A5, A5[:3]),
-        ValueError,
-        "k has shape .* so its positions must be",
-    ),
-    (lambda: LieRE(8, axes=0), ValueError, "axes must be"),
-    (
-        lambda: LieRE(8, axes=1, block=3),
-        ValueError,
-        "block must divide head_dim = 8, got 3",
-    ),
-    (
-        lambda: LieRE(8, axes=2).transform(X, X, A5, A5),
-        ValueError,
-        r"q_positions must have shape \(T, 2\)",
-    ),
-    (
-        lambda: LieRE(8, axes=1).transform(X, X, A5[:, None, None], A5),
-        ValueError,
-        "q_positions must have shape",
-    ),
-    (
-        lambda: LieRE(8, axes=1).transform(X, X, A5, A5[:2]),
-        ValueError,
-        "k_positions must name 5 tokens, got 2",
-    ),
-    (
-        lambda: LieRE(6, axes=1).transform(X, X, A5, A5),
-        ValueError,
-        r"q must have shape \(B, H, T, 6\)",
-    ),
-    (
-        lambda: ComRoPE(8, axes=1, block=4, heads=3).transform(X, X, A5, A5),
-        ValueError,
-        "q must have a multiple of 3",
-    ),
-    (lambda: ComRoPE(8, axes=1, block=5, heads=1), ValueError, "block must divide"),
-    (lambda: CayleySTRING(8, "rope"), TypeError, "transform must be callable"),
-    (lambda: CayleySTRING(0, RoPE(PAIRS).transform), ValueError, "head_dim must be"),
-    (
-        lambda: CayleySTRING(6, RoPE(PAIRS).transform).transform(X, X, A5, A5),
-        ValueError,
-        "q must have 6 channels",
-    ),
-    (
-        lambda: FoPE(8, length=6, heads=1),
-        ValueError,
-        "length must let at least one pair",
-    ),
-    (lambda: FoPE(7, length=64, heads=1), ValueError, "dim must be even"),
-    (
-        lambda: FoPE(8, length=64, heads=1, layout="pairs"),
-        ValueError,
-        "layout must be one of",
-    ),
-    (lambda: FoPE(8, length=64, heads=1, gain=0), ValueError, "gain must be"),
-    (
-        lambda: FoPE(8, length=64, heads=3).transform(X, X, A5, A5),
-        ValueError,
-        "q must have a multiple of 3 heads",
-    ),
-    (
-        lambda: FoPE(10, length=64, heads=1).transform(X, X, A5, A5),
-        ValueError,
-        "q must have at least 10 channels",
-    ),
-    (
-        lambda: FoPE(8, length=64, heads=1).transform(X[0], X, A5, A5),
-        ValueError,
-        "q must have at least 4 dim",
-    ),
-    (lambda: RePo(0, 1, RoPE(PAIRS), latent=1), ValueError, "width must be"),
-    (lambda: RePo(1, 1, RoPE(PAIRS), latent=0), ValueError, "latent must be"),
-    (lambda: RePo(1, 0, RoPE(PAIRS), latent=1), ValueError, "heads must be"),
-    (lambda: REPO.transform(X, X, A5, A5), TypeError, "q_x"),
-    (
-        lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]),
-        ValueError,
-        r"q_x must have shape \(B, T, D\)",
-    ),
-    (
-        lambda: REPO.transform(
-            X[:, :2], X, A5, A5, q_x=torch.zeros(2, 5, 6), k_x=torch.zeros(2, 5, 6)
-        ),
-        ValueError,
-        "q must have 4 heads",
-    ),
-    (
-        lambda: grape(X, A5, torch.ones(8), torch.ones(8)),
-        ValueError,
-        "a and b must span a plane",
-    ),
-    (
-        lambda: grape(X, A5, torch.ones(7), torch.ones(8)),
-        ValueError,
-        r"a must have shape \(8,\)",
-    ),
-    (lambda: grape(X, A5[:2], *torch.eye(8)[:2]), ValueError, "x has shape"),
-    (
-        lambda: tapa(X, X, A5, A5, fraction=0.3),
-        ValueError,
-        "fraction must split the 8 channels",
-    ),
-    (lambda: tapa(X, X, A5, A5, fraction=1.0), ValueError, "fraction must split"),
-    (lambda: tapa(X, X, A5, A5, power=0), ValueError, "power must be"),
-    (lambda: tapa(X, X[..., :4], A5, A5), ValueError, "k must have shape"),
-    (
-        lambda: tapa(X, X[:, :1], A5, A5),
-        ValueError,
-        "q and k must agree in batch, heads",
-    ),
-    (lambda: tapa(X, X[:1], A5, A5), ValueError, "q and k must agree in batch, heads"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
-def test_refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
 
 
 def test_a_scheme_takes_each_variant() -> None:
@@ -968,3 +783,288 @@ def test_a_scheme_takes_each_variant() -> None:
         for name in group.SCHEMES
     }
     assert isinstance(group.SCHEMES["xPos"], PositionScheme)
+
+
+# ---- refused input
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "XPos: layout": (
+        lambda: XPos(PAIRS, layout="pairs"),
+        ValueError,
+        "layout must be one of",
+    ),
+    "XPos: gamma": (
+        lambda: XPos(PAIRS, gamma=0),
+        ValueError,
+        "gamma must be",
+    ),
+    "XPos: scale_base": (
+        lambda: XPos(PAIRS, scale_base=-1),
+        ValueError,
+        "scale_base must be",
+    ),
+    "XPos(PAIRS, centre=math.inf)": (
+        lambda: XPos(PAIRS, centre=math.inf),
+        ValueError,
+        "centre must be finite",
+    ),
+    "XPos(PAIRS, centre='0')": (
+        lambda: XPos(PAIRS, centre="0"),
+        TypeError,
+        "centre must be a number",
+    ),
+    "XPos: frequencies": (
+        lambda: XPos(PAIRS[None]),
+        ValueError,
+        "frequencies must have shape",
+    ),
+    "XPos(PAIRS).transform(X[..., :6], X, A5, A5)": (
+        lambda: XPos(PAIRS).transform(X[..., :6], X, A5, A5),
+        ValueError,
+        "q must have at least 8 channels",
+    ),
+    "XPos(PAIRS).transform(X, X, A5[:4], A5)": (
+        lambda: XPos(PAIRS).transform(X, X, A5[:4], A5),
+        ValueError,
+        "q must have one token for each of the 4 q_positions",
+    ),
+    "XPos: positions": (
+        lambda: XPos(PAIRS).scales(A5.to(torch.bfloat16)),
+        TypeError,
+        "positions must be",
+    ),
+    "rotated_values: k_positions": (
+        lambda: rotated_values(X @ X.mT, X, A5, A5[:4], rope=RoPE(PAIRS)),
+        ValueError,
+        "k_positions must have shape",
+    ),
+    "rotated_values: q_positions": (
+        lambda: rotated_values(X @ X.mT, X, A5[:4], A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "q_positions must have shape",
+    ),
+    "rotated_values: v": (
+        lambda: rotated_values(X @ X.mT, X[..., :6], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "v must have at least 8",
+    ),
+    "rotated_values: weights and v in rotated_values(X @ X.mT,…": (
+        lambda: rotated_values(X @ X.mT, X[:, :1], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "weights and v must agree",
+    ),
+    "rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS))": (
+        lambda: rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "weights and v must agree",
+    ),
+    "rotated_values: weights and v in rotated_values(X @ X.mT,… (2)": (
+        lambda: rotated_values(X @ X.mT, X[:, :, :4], A5, A5, rope=RoPE(PAIRS)),
+        ValueError,
+        "weights and v must agree",
+    ),
+    "PoPE: head_dim": (
+        lambda: PoPE(0, heads=1),
+        ValueError,
+        "head_dim must be",
+    ),
+    "PoPE: heads": (
+        lambda: PoPE(8, heads=0),
+        ValueError,
+        "heads must be",
+    ),
+    "PoPE: base": (
+        lambda: PoPE(8, -1.0, heads=1),
+        ValueError,
+        "base must be",
+    ),
+    "PoPE(8, heads=4).transform(X, X[:, :2], A5, A5)": (
+        lambda: PoPE(8, heads=4).transform(X, X[:, :2], A5, A5),
+        ValueError,
+        "k must have 4 heads",
+    ),
+    "PoPE: q": (
+        lambda: PoPE(6, heads=4).transform(X, X, A5, A5),
+        ValueError,
+        r"q must have shape \(B, H, T, 6\)",
+    ),
+    "PoPE(8, heads=4).transform(X, X, A5, A5[:3])": (
+        lambda: PoPE(8, heads=4).transform(X, X, A5, A5[:3]),
+        ValueError,
+        "k has shape .* so its positions must be",
+    ),
+    "LieRE: axes": (
+        lambda: LieRE(8, axes=0),
+        ValueError,
+        "axes must be",
+    ),
+    "LieRE: block": (
+        lambda: LieRE(8, axes=1, block=3),
+        ValueError,
+        "block must divide head_dim = 8, got 3",
+    ),
+    "LieRE(8, axes=2).transform(X, X, A5, A5)": (
+        lambda: LieRE(8, axes=2).transform(X, X, A5, A5),
+        ValueError,
+        r"q_positions must have shape \(T, 2\)",
+    ),
+    "LieRE(8, axes=1).transform(X, X, A5[:, None, None], A5)": (
+        lambda: LieRE(8, axes=1).transform(X, X, A5[:, None, None], A5),
+        ValueError,
+        "q_positions must have shape",
+    ),
+    "LieRE: k_positions": (
+        lambda: LieRE(8, axes=1).transform(X, X, A5, A5[:2]),
+        ValueError,
+        "k_positions must name 5 tokens, got 2",
+    ),
+    "LieRE: q": (
+        lambda: LieRE(6, axes=1).transform(X, X, A5, A5),
+        ValueError,
+        r"q must have shape \(B, H, T, 6\)",
+    ),
+    "ComRoPE: q": (
+        lambda: ComRoPE(8, axes=1, block=4, heads=3).transform(X, X, A5, A5),
+        ValueError,
+        "q must have a multiple of 3",
+    ),
+    "ComRoPE: block": (
+        lambda: ComRoPE(8, axes=1, block=5, heads=1),
+        ValueError,
+        "block must divide",
+    ),
+    "CayleySTRING: transform": (
+        lambda: CayleySTRING(8, "rope"),
+        TypeError,
+        "transform must be callable",
+    ),
+    "CayleySTRING: head_dim": (
+        lambda: CayleySTRING(0, RoPE(PAIRS).transform),
+        ValueError,
+        "head_dim must be",
+    ),
+    "CayleySTRING: q": (
+        lambda: CayleySTRING(6, RoPE(PAIRS).transform).transform(X, X, A5, A5),
+        ValueError,
+        "q must have 6 channels",
+    ),
+    "FoPE: length": (
+        lambda: FoPE(8, length=6, heads=1),
+        ValueError,
+        "length must let at least one pair",
+    ),
+    "FoPE: dim": (
+        lambda: FoPE(7, length=64, heads=1),
+        ValueError,
+        "dim must be even",
+    ),
+    "FoPE: layout": (
+        lambda: FoPE(8, length=64, heads=1, layout="pairs"),
+        ValueError,
+        "layout must be one of",
+    ),
+    "FoPE: gain": (
+        lambda: FoPE(8, length=64, heads=1, gain=0),
+        ValueError,
+        "gain must be",
+    ),
+    "FoPE(8, length=64, heads=3).transform(X, X, A5, A5)": (
+        lambda: FoPE(8, length=64, heads=3).transform(X, X, A5, A5),
+        ValueError,
+        "q must have a multiple of 3 heads",
+    ),
+    "FoPE(10, length=64, heads=1).transform(X, X, A5, A5)": (
+        lambda: FoPE(10, length=64, heads=1).transform(X, X, A5, A5),
+        ValueError,
+        "q must have at least 10 channels",
+    ),
+    "FoPE(8, length=64, heads=1).transform(X[0], X, A5, A5)": (
+        lambda: FoPE(8, length=64, heads=1).transform(X[0], X, A5, A5),
+        ValueError,
+        "q must have at least 4 dim",
+    ),
+    "RePo: width": (
+        lambda: RePo(0, 1, RoPE(PAIRS), latent=1),
+        ValueError,
+        "width must be",
+    ),
+    "RePo: latent": (
+        lambda: RePo(1, 1, RoPE(PAIRS), latent=0),
+        ValueError,
+        "latent must be",
+    ),
+    "RePo: heads": (
+        lambda: RePo(1, 0, RoPE(PAIRS), latent=1),
+        ValueError,
+        "heads must be",
+    ),
+    "REPO.transform(X, X, A5, A5)": (
+        lambda: REPO.transform(X, X, A5, A5),
+        TypeError,
+        "q_x",
+    ),
+    "REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0])": (
+        lambda: REPO.transform(X, X, A5, A5, q_x=X[:, 0], k_x=X[:, 0]),
+        ValueError,
+        r"q_x must have shape \(B, T, D\)",
+    ),
+    "REPO: q": (
+        lambda: REPO.transform(
+            X[:, :2], X, A5, A5, q_x=torch.zeros(2, 5, 6), k_x=torch.zeros(2, 5, 6)
+        ),
+        ValueError,
+        "q must have 4 heads",
+    ),
+    "grape: a and b": (
+        lambda: grape(X, A5, torch.ones(8), torch.ones(8)),
+        ValueError,
+        "a and b must span a plane",
+    ),
+    "grape: a": (
+        lambda: grape(X, A5, torch.ones(7), torch.ones(8)),
+        ValueError,
+        r"a must have shape \(8,\)",
+    ),
+    "grape: x": (
+        lambda: grape(X, A5[:2], *torch.eye(8)[:2]),
+        ValueError,
+        "x has shape",
+    ),
+    "tapa(X, X, A5, A5, fraction=0.3)": (
+        lambda: tapa(X, X, A5, A5, fraction=0.3),
+        ValueError,
+        "fraction must split the 8 channels",
+    ),
+    "tapa(X, X, A5, A5, fraction=1.0)": (
+        lambda: tapa(X, X, A5, A5, fraction=1.0),
+        ValueError,
+        "fraction must split",
+    ),
+    "tapa: power": (
+        lambda: tapa(X, X, A5, A5, power=0),
+        ValueError,
+        "power must be",
+    ),
+    "tapa: k": (
+        lambda: tapa(X, X[..., :4], A5, A5),
+        ValueError,
+        "k must have shape",
+    ),
+    "tapa(X, X[:, :1], A5, A5)": (
+        lambda: tapa(X, X[:, :1], A5, A5),
+        ValueError,
+        "q and k must agree in batch, heads",
+    ),
+    "tapa(X, X[:1], A5, A5)": (
+        lambda: tapa(X, X[:1], A5, A5),
+        ValueError,
+        "q and k must agree in batch, heads",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    call, error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
+        call()

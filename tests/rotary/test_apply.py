@@ -1,4 +1,4 @@
-"""The rotation that is written straight into its result, held to the equation that a reader sees."""
+"""The rotation that is written into its result, compared with the equation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from helpers import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc_lib.rotary import LAYOUTS, Rotation, rope
+from posenc_lib.rotary import LAYOUTS, Rotation, _apply
+from posenc_lib.rotary._apply import apply_rotary
 from posenc_lib.rotary.pairs import rotate_pairs
-from posenc_lib.rotary.rope import turn
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -29,12 +31,6 @@ def tables(*shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Ten
         *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
     return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def normal(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 2) -> Tensor:
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).to(dtype)
 
 
 def assert_rotated(
@@ -80,6 +76,7 @@ MEMORY: dict[str, Callable[..., Tensor]] = {
         b, h, t, d
     ),
 }
+
 WRITABLE = tuple(name for name in MEMORY if "for all" not in name)
 
 
@@ -87,7 +84,7 @@ WRITABLE = tuple(name for name in MEMORY if "for all" not in name)
 @given(
     data=st.data(),
     layout=st.sampled_from(LAYOUTS),
-    block=st.sampled_from((1, 6, 40, rope.BLOCK)),
+    block=st.sampled_from((1, 6, 40, _apply.BLOCK)),
 )
 def test_what_is_written_is_the_equation(
     data: st.DataObject, layout: str, block: int
@@ -114,8 +111,8 @@ def test_what_is_written_is_the_equation(
         if into in ("a new tensor", "x")
         else MEMORY[into](*shape, **kw)
     )
-    with patch.object(rope, "BLOCK", block):
-        y = turn(x, cos, sin, layout, out=out)
+    with patch.object(_apply, "BLOCK", block):
+        y = apply_rotary(x, cos, sin, layout, out=out)
     assert out is None or y is out
     assert_rotated(y, before, cos, sin, layout)
     assert torch.equal(y[..., 2 * pairs :], before[..., 2 * pairs :])
@@ -138,7 +135,7 @@ def test_out_may_overlap_x(layout: str, dtype: torch.dtype) -> None:
                 memory.narrow(axis, start, (2, 2, 3, 5)[axis]) for start in (0, shift)
             )
             before = x.clone()
-            with patch.object(rope, "BLOCK", 10):
+            with patch.object(_apply, "BLOCK", 10):
                 assert_rotated(
                     Rotation(cos, sin, layout)(x, out=out), before, cos, sin, layout
                 )
@@ -171,11 +168,11 @@ def test_memory_that_numpy_gives(layout: str, dtype: type, shift: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_complex_numbers_begin_where_their_kernel_can_read_them(dtype: type) -> None:
     numbers = np.ones(16, dtype)
-    assert rope._complex_in_place(torch.from_numpy(numbers[2:]))
+    assert _apply._complex_in_place(torch.from_numpy(numbers[2:]))
     between = torch.from_numpy(numbers[1:3]).view(
         1, 2
     )  # in float64 a complex kernel ends the process here
-    assert not rope._complex_in_place(between)
+    assert not _apply._complex_in_place(between)
     cos, sin = (torch.from_numpy(np.full((1, 1), number, dtype)) for number in (0, 1))
     assert Rotation(cos, sin)(between, out=between).tolist() == [[-1, 1]]
 
@@ -192,7 +189,7 @@ def test_a_negated_view() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_trace_holds_for_another_batch(layout: str) -> None:
     cos, sin = tables(3, 2, dtype=torch.float32)
-    with patch.object(rope, "BLOCK", 10):
+    with patch.object(_apply, "BLOCK", 10):
         traced = torch.jit.trace(
             Rotation(cos, sin, layout).__call__,
             (normal(2, 2, 3, 4, dtype=torch.float32),),
@@ -207,7 +204,7 @@ def test_a_long_head_is_rotated_in_parts(layout: str) -> None:
         normal(1, 1, 300, 8, dtype=torch.bfloat16),
         tables(300, 4, dtype=torch.float32),
     )
-    with patch.object(rope, "BLOCK", 200), Allocated() as seen:
+    with patch.object(_apply, "BLOCK", 200), Allocated() as seen:
         y = Rotation(cos, sin, layout)(x)
     assert_rotated(y, x, cos, sin, layout)
     table = [300 * 4 * 8] if layout == "interleaved" else []
@@ -297,7 +294,7 @@ def test_sixteen_bits_are_converted_in_blocks(
         normal(*shape, dtype=torch.bfloat16),
         Rotation(*tables(shape[2], 4, dtype=torch.float32), layout),
     )
-    with patch.object(rope, "BLOCK", 512), Allocated() as made:
+    with patch.object(_apply, "BLOCK", 512), Allocated() as made:
         rotation(x)
     assert sorted(made.bytes)[-2:] == [
         512 * 4,
@@ -319,7 +316,6 @@ def test_tables_of_sixteen_bits_are_multiplied_in_float32(
 
 
 # ---- derivatives and transforms
-
 TABLES = ((3, 2), (2, 1, 3, 2), (2, 3, 2), (2, 2, 3, 2))
 
 
@@ -330,7 +326,7 @@ def test_derivatives(layout: str, width: int, shape: tuple[int, ...]) -> None:
     inputs = [t.requires_grad_() for t in (normal(2, 2, 3, width), *tables(*shape))]
 
     def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return turn(x, cos, sin, layout)
+        return apply_rotary(x, cos, sin, layout)
 
     every = {"check_batched_grad": True, "fast_mode": True}
     assert torch.autograd.gradcheck(rotated, inputs, check_forward_ad=True, **every)
@@ -347,7 +343,7 @@ def test_gradients_are_those_of_the_equation(layout: str, dtype: torch.dtype) ->
         normal(2, 2, 3, 5, dtype=dtype).requires_grad_(),
         normal(2, 2, 3, 5, dtype=dtype, seed=3),
     )
-    actual = torch.autograd.grad(turn(x, *learned, layout), (x, *learned), grad)
+    actual = torch.autograd.grad(apply_rotary(x, *learned, layout), (x, *learned), grad)
     wide = [t.detach().double().requires_grad_() for t in (x, *learned)]
     expected = torch.autograd.grad(rotate_pairs(*wide, layout), wide, grad.double())
     for got, wanted, of in zip(actual, expected, (x, *learned), strict=True):
@@ -357,12 +353,14 @@ def test_gradients_are_those_of_the_equation(layout: str, dtype: torch.dtype) ->
         )
     frozen = [t.detach() for t in learned]
     assert torch.equal(
-        torch.autograd.grad(turn(x, *frozen, layout), x, grad)[0], actual[0]
+        torch.autograd.grad(apply_rotary(x, *frozen, layout), x, grad)[0], actual[0]
     )
     assert all(
         map(
             torch.equal,
-            torch.autograd.grad(turn(x.detach(), *learned, layout), learned, grad),
+            torch.autograd.grad(
+                apply_rotary(x.detach(), *learned, layout), learned, grad
+            ),
             actual[1:],
         )
     )

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from helpers import normal, seeded
 from torch import Tensor
 
+from posenc_lib import scheme as schemes
 from posenc_lib.attention.long_context import (
     SSMax,
     branched_scores,
@@ -22,8 +24,18 @@ from posenc_lib.attention.long_context import (
 )
 from posenc_lib.attention.masks import lambda_mask
 from posenc_lib.attention.stochastic import ConvSPE, SineSPE
+from posenc_lib.bias import (
+    alibi,
+    alibi_slopes,
+)
 from posenc_lib.frequencies import inverse_frequencies
-from posenc_lib.layers import Layer, gemma3, llama4, modernbert, smollm3
+from posenc_lib.layers import (
+    Layer,
+    gemma3,
+    llama4,
+    modernbert,
+    smollm3,
+)
 from posenc_lib.rotary import RoPE
 from posenc_lib.scheme import PositionScheme
 
@@ -79,13 +91,9 @@ HEADS, WIDTH = 4, 8
 NOISE = 2048  # positions for which the example of convSPE has noise
 
 
-def draw(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 rope = RoPE(inverse_frequencies(WIDTH))
-sine = SineSPE(HEADS, WIDTH, waves=2, generator=draw(1)).double()
-conv = ConvSPE(HEADS, WIDTH, kernel_size=4, generator=draw(2)).double()
+sine = SineSPE(HEADS, WIDTH, sines=2, generator=seeded(1)).double()
+conv = ConvSPE(HEADS, WIDTH, kernel_size=4, generator=seeded(2)).double()
 BRANCHES: dict[str, Callable[..., Any]] = {
     "ReRoPE": partial(rerope, window=5),
     "leaky ReRoPE": partial(leaky_rerope, window=5, factor=4),
@@ -120,12 +128,12 @@ SCHEMES: dict[str, PositionScheme] = {
     "SSMax": PositionScheme("SSMax", transform=SSMax(HEADS).double().transform),
     "sineSPE": PositionScheme(
         "sineSPE",
-        transform=partial(sine.transform, noise=sine.draw(16, generator=draw(3))),
+        transform=partial(sine.transform, noise=sine.draw(16, generator=seeded(3))),
     ),
     "convSPE": PositionScheme(
         "convSPE",
         transform=partial(
-            conv.transform, noise=conv.draw(NOISE, 16, generator=draw(4))
+            conv.transform, noise=conv.draw(NOISE, 16, generator=seeded(4))
         ),
     ),
     "Gemma 3, local": gemma3(6, window=4)[0].scheme(WIDTH),
@@ -176,4 +184,26 @@ NOT: dict[tuple[str, str], str] = {
             "convSPE",
         )
     },
+}
+
+
+LENGTHS = (1, 2, 3, 8, 17)
+
+
+def qkv(
+    length: int, *, heads: int = HEADS, kv_heads: int = HEADS, batch: int = 2
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        normal(batch, heads, length, WIDTH, seed=1),
+        normal(batch, kv_heads, length, WIDTH, seed=2),
+        normal(batch, kv_heads, length, 6, seed=3),
+    )
+
+
+BIASES: dict[str, Callable[..., Tensor]] = {
+    "ALiBi": partial(alibi, slopes=alibi_slopes(HEADS), dtype=torch.float64),
+    "T5": schemes.t5(
+        HEADS, bidirectional=True, std=1.0, generator=seeded(5)
+    ).bias.double(),  # type: ignore[union-attr]
+    "none": lambda m, n: torch.zeros(1, HEADS, len(m), len(n), dtype=torch.float64),
 }

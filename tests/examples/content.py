@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from helpers import seeded
 from torch import Tensor, nn
 
 from posenc_lib.attention import attention, attention_weights, causal
@@ -311,35 +312,31 @@ CORRECTED: dict[str, tuple[str, Callable[[Tensor, Case], Tensor]]] = {
 HEADS, WIDTH = 4, 8
 
 
-def draw(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def example_cope() -> CoPE:
     cope = CoPE(WIDTH, 6).double()
-    nn.init.normal_(cope.table, generator=draw(5))
+    nn.init.normal_(cope.table, generator=seeded(5))
     return cope
 
 
 def example_tupe() -> TUPE:
-    tupe = TUPE(2048, WIDTH, HEADS, WIDTH, std=1.0, generator=draw(4)).double()
-    nn.init.normal_(tupe.theta, generator=draw(40))
+    tupe = TUPE(2048, WIDTH, HEADS, WIDTH, std=1.0, generator=seeded(4)).double()
+    nn.init.normal_(tupe.theta, generator=seeded(40))
     return tupe
 
 
-shaw = Shaw(WIDTH, 3, generator=draw(1)).double()
-xl = TransformerXL(HEADS, WIDTH, WIDTH, std=0.5, generator=draw(2)).double()
-deberta = DeBERTa(HEADS, WIDTH, WIDTH, 4, std=0.5, generator=draw(3)).double()
+shaw = Shaw(WIDTH, 3, generator=seeded(1)).double()
+xl = TransformerXL(HEADS, WIDTH, WIDTH, std=0.5, generator=seeded(2)).double()
+deberta = DeBERTa(HEADS, WIDTH, WIDTH, 4, std=0.5, generator=seeded(3)).double()
 position_keys, position_queries = (table.detach() for table in deberta.tables())
 tables = {"position_keys": position_keys, "position_queries": position_queries}
 dape = DAPE(
     HEADS,
     partial(alibi, slopes=alibi_slopes(HEADS), dtype=torch.float64),
-    generator=draw(6),
+    generator=seeded(6),
 ).double()
-forget = ForgetGate(WIDTH, HEADS, std=0.5, generator=draw(7)).double()
-path = PaTH(WIDTH, HEADS, WIDTH, rank=4, std=0.5, generator=draw(8)).double()
-curves = RelativeLogits(WIDTH, HEADS, 5, rank=3, std=0.5, generator=draw(9)).double()
+forget = ForgetGate(WIDTH, HEADS, std=0.5, generator=seeded(7)).double()
+path = PaTH(WIDTH, HEADS, WIDTH, rank=4, std=0.5, generator=seeded(8)).double()
+curves = RelativeLogits(WIDTH, HEADS, 5, rank=3, std=0.5, generator=seeded(9)).double()
 untied, thirds = (2 * WIDTH) ** -0.5, (3 * WIDTH) ** -0.5
 
 SCHEMES: dict[str, PositionScheme] = {
@@ -414,3 +411,7 @@ NOT: dict[tuple[str, str], str] = {
         if name != "Forgetting Transformer"
     },
 }
+
+
+def unit(x: Tensor) -> Tensor:
+    return nn.functional.normalize(x, dim=-1)

@@ -1,4 +1,4 @@
-"""Schedules and latent attention: equations as loops, special cases, reported faults, refused input."""
+"""Schedules of frequencies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import same_but_for_rounding
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from posenc_lib.attention import attention, attention_weights, causal
+from posenc_lib.attention import attention_weights
 from posenc_lib.frequencies import inverse_frequencies, wavelengths
-from posenc_lib.positions import arange, from_mask
-from posenc_lib.rotary.latent import LatentKeys, LatentQueries
+from posenc_lib.positions import arange
 from posenc_lib.rotary.rope import RoPE
 from posenc_lib.rotary.scaling import (
     Schedule,
@@ -37,7 +35,9 @@ from posenc_lib.rotary.scaling import (
 from posenc_lib.scheme import PositionScheme
 
 bases = st.floats(100.0, 5e6)
+
 factors = st.floats(1.0, 64.0)
+
 dims = st.integers(2, 64).map(lambda pairs: 2 * pairs)
 
 
@@ -470,129 +470,151 @@ def test_F1_35_longrope_switch(trained: int) -> None:
         )
 
 
+LISTS = dict(short_factors=[1.0] * 4, long_factors=[1.0] * 4)
+
+
 # ---- refused input
 
-LISTS = dict(short_factors=[1.0] * 4, long_factors=[1.0] * 4)
-REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: linear_interpolation(7, 1e4, factor=2), ValueError, "dim must be even"),
-    (lambda: linear_interpolation(8, -1.0, factor=2), ValueError, "base must be"),
-    (
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "linear_interpolation: dim": (
+        lambda: linear_interpolation(7, 1e4, factor=2),
+        ValueError,
+        "dim must be even",
+    ),
+    "linear_interpolation: base": (
+        lambda: linear_interpolation(8, -1.0, factor=2),
+        ValueError,
+        "base must be",
+    ),
+    "linear_interpolation(8, 10000.0, factor=math.nan)": (
         lambda: linear_interpolation(8, 1e4, factor=math.nan),
         ValueError,
         "factor must be finite",
     ),
-    (
+    "linear_interpolation(8, 10000.0, factor='2')": (
         lambda: linear_interpolation(8, 1e4, factor="2"),
         TypeError,
         "factor must be a number",
     ),
-    (
+    "ntk_aware: factor": (
         lambda: ntk_aware(8, 1e4, factor=0.99),
         ValueError,
         "factor must be at least 1",
     ),
-    (lambda: ntk_aware(8, "1e4", factor=2), TypeError, "base must be a number"),
-    (
+    "ntk_aware: base": (
+        lambda: ntk_aware(8, "1e4", factor=2),
+        TypeError,
+        "base must be a number",
+    ),
+    "dynamic_ntk: original_length": (
         lambda: dynamic_ntk(8, 1e4, factor=2, original_length=0, length=1),
         ValueError,
         "original_length must be",
     ),
-    (
+    "dynamic_ntk: length": (
         lambda: dynamic_ntk(8, 1e4, factor=2, original_length=8, length=1.5),
         TypeError,
         "length must be an integer",
     ),
-    (
+    "dynamic_ntk: factor": (
         lambda: dynamic_ntk(8, 1e4, factor=0.5, original_length=8, length=80),
         ValueError,
         "factor must be at least 1",
     ),
-    (
+    "ntk_by_parts: beta": (
         lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=4, beta=1),
         ValueError,
         "beta must be at least",
     ),
-    (
+    "ntk_by_parts: alpha": (
         lambda: ntk_by_parts(8, 1e4, factor=2, original_length=8, alpha=0),
         ValueError,
         "alpha must be",
     ),
-    (
+    "yarn: factor": (
         lambda: yarn(8, 1e4, factor=0.5, original_length=8),
         ValueError,
         "factor must be at least 1",
     ),
-    (
+    "yarn_released: base": (
         lambda: yarn_released(8, 1.0, factor=2, original_length=8),
         ValueError,
         "base must be above 1",
     ),
-    (
+    "yarn_released: factor": (
         lambda: yarn_released(
             8, 1e4, factor=0.5, original_length=8, attention_factor=1.0
         ),
         ValueError,
         "factor must be",
     ),
-    (
+    "yarn_released: beta_fast in yarn_released(8, 10000.0, fac…": (
         lambda: yarn_released(
             8, 1e4, factor=2, original_length=8, beta_fast=1, beta_slow=32
         ),
         ValueError,
         "beta_fast must be above beta_slow",
     ),
-    (
+    "yarn_released: beta_fast in yarn_released(8, 10000.0, fac… (2)": (
         lambda: yarn_released(
             8, 1e4, factor=2, original_length=8, beta_fast=1, beta_slow=1
         ),
         ValueError,
         "beta_fast must be above beta_slow",
     ),
-    (
+    "yarn_released: attention_factor": (
         lambda: yarn_released(
             8, 1e4, factor=2, original_length=8, attention_factor=0.0
         ),
         ValueError,
         "attention_factor must be",
     ),
-    (lambda: yarn_attention_factor(40, mscale=-1.0), ValueError, "mscale must be"),
-    (
+    "yarn_attention_factor(40, mscale=-1.0)": (
+        lambda: yarn_attention_factor(40, mscale=-1.0),
+        ValueError,
+        "mscale must be",
+    ),
+    "yarn_attention_factor: mscale_all_dim": (
         lambda: yarn_attention_factor(40, mscale_all_dim=True),
         TypeError,
         "mscale_all_dim must be",
     ),
-    (lambda: yarn_attention_factor(0.5), ValueError, "factor must be at least 1"),
-    (
+    "yarn_attention_factor: factor": (
+        lambda: yarn_attention_factor(0.5),
+        ValueError,
+        "factor must be at least 1",
+    ),
+    "deepseek_softmax_scale: head_dim": (
         lambda: deepseek_softmax_scale(0, factor=2, mscale_all_dim=1),
         ValueError,
         "head_dim must be",
     ),
-    (
+    "deepseek_softmax_scale: mscale_all_dim": (
         lambda: deepseek_softmax_scale(8, factor=2, mscale_all_dim=-1),
         ValueError,
         "mscale_all_dim must be",
     ),
-    (
+    "ntk_by_parts_original: base": (
         lambda: ntk_by_parts_original(8, 0.5, factor=2, original_length=8),
         ValueError,
         "base must be above 1",
     ),
-    (
+    "ntk_by_parts_original: dim": (
         lambda: ntk_by_parts_original(2, 1e4, factor=2, original_length=8),
         ValueError,
         "dim must be an integer ≥ 4",
     ),
-    (
+    "longrope: original_length": (
         lambda: longrope(8, 1e4, factor=2, original_length=1, length=1, **LISTS),
         ValueError,
         "original_length must be",
     ),
-    (
+    "longrope: factor in longrope(8, 10000.0, factor=0.5, orig…": (
         lambda: longrope(8, 1e4, factor=0.5, original_length=8, length=1, **LISTS),
         ValueError,
         "factor must be",
     ),
-    (
+    "longrope: factor in longrope(8, 10000.0, factor=0.5, orig… (2)": (
         lambda: longrope(
             8,
             1e4,
@@ -605,7 +627,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "factor must be",
     ),
-    (
+    "longrope: short_factors[0]": (
         lambda: longrope(
             8,
             1e4,
@@ -618,287 +640,58 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"short_factors\[0\] must be",
     ),
-    (
+    "llama3: high_freq": (
         lambda: llama3(
             8, 1e4, factor=2, original_length=8, low_freq_factor=4, high_freq_factor=1
         ),
         ValueError,
         "high_freq",
     ),
-    (
+    "llama3: low_freq_factor": (
         lambda: llama3(8, 1e4, factor=2, original_length=8, low_freq_factor=0),
         ValueError,
         "low_freq_factor must be",
     ),
-    (lambda: proportional(8, 1e4, fraction=0.2), ValueError, "fraction must be"),
-    (lambda: proportional(8, 1e4, fraction=1.5), ValueError, "fraction must be"),
-    (
+    "proportional(8, 10000.0, fraction=0.2)": (
+        lambda: proportional(8, 1e4, fraction=0.2),
+        ValueError,
+        "fraction must be",
+    ),
+    "proportional(8, 10000.0, fraction=1.5)": (
+        lambda: proportional(8, 1e4, fraction=1.5),
+        ValueError,
+        "fraction must be",
+    ),
+    "proportional: factor": (
         lambda: proportional(8, 1e4, fraction=0.5, factor=0.5),
         ValueError,
         "factor must be at least 1",
     ),
-    (
+    "clipped: schedule": (
         lambda: clipped(inverse_frequencies(8), count=2),
         TypeError,
         "schedule must be a Schedule",
     ),
-    (
+    "yarn_attention_factor(40, mscale=math.nan)": (
         lambda: yarn_attention_factor(40, mscale=math.nan),
         ValueError,
         "mscale must be finite and at least 0",
     ),
-    (
+    "clipped(Schedule(inverse_frequencies(8)), count=1)": (
         lambda: clipped(Schedule(inverse_frequencies(8)), count=1),
         ValueError,
         "count must be",
     ),
-    (
+    "clipped(Schedule(inverse_frequencies(8)), count=5)": (
         lambda: clipped(Schedule(inverse_frequencies(8)), count=5),
         ValueError,
         "count must be at most",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
-def test_refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
-
-
-# ---- latent attention
-
-WIDTH, HEADS, CONTENT, VALUE, LATENT = 12, 3, 6, 5, 7
-ROPE = RoPE(inverse_frequencies(4))
-
-
-def projections(
-    rope: RoPE = ROPE, dtype: torch.dtype = torch.float64
-) -> tuple[LatentQueries, LatentKeys]:
-    draw = torch.Generator().manual_seed(3)
-    sizes = dict(latent=LATENT, content_dim=CONTENT, rope=rope, std=0.5, generator=draw)
-    return (
-        LatentQueries(WIDTH, HEADS, **sizes).to(dtype),
-        LatentKeys(WIDTH, HEADS, value_dim=VALUE, **sizes).to(dtype),
-    )
-
-
-def tokens(length: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(
-        2,
-        length,
-        WIDTH,
-        generator=torch.Generator().manual_seed(4),
-        dtype=torch.float64,
-    ).to(dtype)
-
-
-def latent_qkv(
-    x: Tensor, at: Tensor, rope: RoPE = ROPE
-) -> tuple[Tensor, Tensor, Tensor]:
-    queries, keys = projections(rope)
-    return queries(x, at), *keys.expand(*keys(x, at))
-
-
-@torch.no_grad()
-def test_latent_attention_is_its_equation() -> None:
-    queries, keys = projections()
-    x, at = tokens(), torch.tensor([0, 1, 5, 6, 9])
-    q, k, v = queries(x, at), *keys.expand(*keys(x, at))
-    assert q.shape == k.shape == (2, HEADS, 5, CONTENT + 4)
-    assert v.shape == (2, HEADS, 5, VALUE)
-    for b in range(2):
-        for t, position in enumerate(at.tolist()):
-
-            def turned(vector: Tensor, position: int = position) -> Tensor:
-                c, s = (f(position * ROPE.frequencies) for f in (torch.cos, torch.sin))
-                first, second = vector[::2], vector[1::2]
-                return torch.stack(
-                    (first * c - second * s, first * s + second * c), -1
-                ).flatten()
-
-            down = queries.down.weight @ x[b, t]
-            latent, shared = (
-                keys.down.weight @ x[b, t],
-                turned(keys.rotary.weight @ x[b, t]),
-            )
-            for h in range(HEADS):
-                content, rotary = (
-                    slice(h * CONTENT, (h + 1) * CONTENT),
-                    slice(h * 4, (h + 1) * 4),
-                )
-                q_h = torch.cat(
-                    (
-                        queries.up.weight[content] @ down,
-                        turned(queries.rotary.weight[rotary] @ down),
-                    )
-                )
-                k_h = torch.cat((keys.key_up.weight[content] @ latent, shared))
-                v_h = keys.value_up.weight[h * VALUE : (h + 1) * VALUE] @ latent
-                for mine, loop in ((q, q_h), (k, k_h), (v, v_h)):
-                    assert torch.allclose(mine[b, h, t], loop, rtol=1e-12, atol=1e-13)
-
-
-@torch.no_grad()
-def test_content_needs_no_keys_but_the_latent() -> None:
-    """W^UK can be multiplied into W^UQ, since nothing turns between them: scores come from the cache as it is."""
-    queries, keys = projections()
-    x, at = tokens(), arange(5)
-    q, (latent, shared) = queries(x, at), keys(x, at)
-    up = keys.key_up.weight.reshape(HEADS, CONTENT, LATENT)
-    absorbed = torch.einsum("bhtc,hcl->bhtl", q[..., :CONTENT], up) @ latent[:, None].mT
-    scores = absorbed + q[..., CONTENT:] @ shared.mT
-    k, _ = keys.expand(latent, shared)
-    assert torch.allclose(scores, q @ k.mT, rtol=1e-12, atol=1e-12)
-
-
-@torch.no_grad()
-def test_latent_scores_are_relative_and_decode_step_by_step() -> None:
-    x, at = tokens(), arange(5)
-    q, k, v = latent_qkv(x, at)
-    moved_q, moved_k, _ = latent_qkv(x, at + 1000)
-    assert torch.allclose(q @ k.mT, moved_q @ moved_k.mT, rtol=0, atol=1e-10)
-    assert float((q - moved_q).abs().max()) > 0.1
-    whole = attention(q, k, v, q_positions=at, k_positions=at, mask=causal(at, at))
-    queries, keys = projections()
-    cache: list[tuple[Tensor, Tensor]] = []
-    for t in range(5):
-        one = x[:, t : t + 1]
-        cache.append(keys(one, at[t : t + 1]))
-        k, v = keys.expand(
-            torch.cat([c[0] for c in cache], 1), torch.cat([c[1] for c in cache], 2)
-        )
-        step = attention(
-            queries(one, at[t : t + 1]),
-            k,
-            v,
-            q_positions=at[t : t + 1],
-            k_positions=at[: t + 1],
-        )
-        assert torch.allclose(step, whole[:, :, t : t + 1], rtol=0, atol=1e-12)
-
-
-@torch.no_grad()
-def test_latent_positions_of_a_padded_batch() -> None:
-    at = from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
-    q, k, _ = latent_qkv(tokens(), at)
-    for row in range(2):
-        one_q, one_k, _ = latent_qkv(tokens(), at[row])
-        assert same_but_for_rounding(q[row], one_q[row])
-        assert same_but_for_rounding(k[row], one_k[row])
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@torch.no_grad()
-def test_latent_dtypes_and_devices(dtype: torch.dtype) -> None:
-    queries, keys = projections(dtype=dtype)
-    x, at = tokens(dtype=dtype), arange(5)
-    reference = latent_qkv(tokens(), at)
-    for mine, exact in zip(
-        (queries(x, at), *keys.expand(*keys(x, at))), reference, strict=True
-    ):
-        assert mine.dtype == dtype
-        size = float(exact.abs().max())
-        assert (
-            float((mine.double() - exact).abs().max())
-            < 100 * torch.finfo(dtype).eps * size
-        )
-    meta_q, meta_k = (module.to("meta") for module in (queries, keys))
-    assert meta_q(x.to("meta"), at.to("meta")).shape == reference[0].shape
-    assert [y.shape for y in meta_k.expand(*meta_k(x.to("meta"), at.to("meta")))] == [
-        y.shape for y in reference[1:]
-    ]
-
-
-def test_latent_compiles_and_has_gradients() -> None:
-    queries, keys = projections()
-    x, at = tokens(3)[:1].requires_grad_(), arange(3)
-
-    def both(x: Tensor) -> tuple[Tensor, ...]:
-        return queries(x, at), *keys.expand(*keys(x, at))
-
-    compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
-    assert all(torch.allclose(a, b) for a, b in zip(compiled(x), both(x), strict=True))
-    assert torch.autograd.gradcheck(both, x, fast_mode=True)
-    assert {name for name, _ in keys.named_parameters()} == set(keys.state_dict())
-
-
-def test_latent_weights_are_drawn_from_the_papers_normal() -> None:
-    def make(seed: int) -> LatentKeys:
-        draw = torch.Generator().manual_seed(seed)
-        return LatentKeys(
-            64, 4, latent=32, content_dim=16, value_dim=16, rope=ROPE, generator=draw
-        )
-
-    assert torch.equal(make(0).key_up.weight, make(0).key_up.weight)
-    assert not torch.equal(make(0).key_up.weight, make(1).key_up.weight)
-    assert float(make(0).key_up.weight.detach().std()) == pytest.approx(0.006, rel=0.1)
-
-
-REFUSED_LATENT: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (
-        lambda: LatentQueries(0, 1, latent=1, content_dim=1, rope=ROPE),
-        ValueError,
-        "width must be",
-    ),
-    (
-        lambda: LatentQueries(4, 1.5, latent=1, content_dim=1, rope=ROPE),
-        TypeError,
-        "heads must be",
-    ),
-    (
-        lambda: LatentQueries(4, 1, latent=1, content_dim=1, rope=ROPE, std=0),
-        ValueError,
-        "std must be",
-    ),
-    (
-        lambda: LatentKeys(4, 1, latent=0, content_dim=1, value_dim=1, rope=ROPE),
-        ValueError,
-        "latent must be",
-    ),
-    (
-        lambda: LatentKeys(4, 1, latent=1, content_dim=1, value_dim=0, rope=ROPE),
-        ValueError,
-        "value_dim must be",
-    ),
-    (
-        lambda: projections()[0](torch.zeros(2, 5, 3, dtype=torch.float64), arange(5)),
-        ValueError,
-        "x must have shape",
-    ),
-    (
-        lambda: projections()[1](torch.zeros(5, WIDTH, dtype=torch.float64), arange(5)),
-        ValueError,
-        "x must have at least 3",
-    ),
-    (
-        lambda: projections()[1](
-            torch.zeros(2, 5, WIDTH, dtype=torch.int64), arange(5)
-        ),
-        TypeError,
-        "x must be",
-    ),
-    (lambda: projections()[0](tokens(), arange(4)), ValueError, "positions"),
-    (
-        lambda: projections()[1].expand(
-            torch.zeros(2, 5, LATENT).double(), torch.zeros(2, 5, 4, 1).double()
-        ),
-        ValueError,
-        "rotary must have shape",
-    ),
-    (
-        lambda: projections()[1].expand(
-            torch.zeros(2, 5, 1).double(), torch.zeros(2, 1, 5, 4).double()
-        ),
-        ValueError,
-        "latent must have shape",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED_LATENT)
-def test_latent_refused(
-    call: Callable[[], Any], error: type[Exception], message: str
-) -> None:
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    call, error, message = REFUSED[case]
     with pytest.raises(error, match=message):
         call()

@@ -1,0 +1,163 @@
+"""What all biases have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from examples.bias import (
+    HEADS,
+    NOT,
+    SCHEMES,
+    OnGrid,
+    bias_of,
+    loud,
+    same,
+    with_class,
+)
+from helpers import seeded
+from torch import Tensor, nn
+
+from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower
+from posenc_lib.bias.mlp import (
+    DistanceMLPBias,
+    DynamicPositionBias,
+    LogCoordinateBias,
+)
+from posenc_lib.bias.window import (
+    ClsWindowBias,
+    IRPEBias,
+    WindowBias,
+)
+from posenc_lib.positions import arange, from_mask, grid
+from posenc_lib.scheme import PositionScheme
+
+BIASES = [name for name, scheme in SCHEMES.items() if scheme.bias is not None]
+
+every_bias = pytest.mark.parametrize("name", BIASES)
+
+MODULES = [
+    name for name, scheme in SCHEMES.items() if isinstance(scheme.bias, nn.Module)
+]
+
+
+@every_bias
+def test_shapes_for_a_cache_and_for_batches(name: str) -> None:
+    bias, m, n = bias_of(name), arange(3, offset=4), arange(7)
+    alone = bias(m, n)
+    assert alone.shape == (1, HEADS, 3, 7)
+    assert same(
+        alone, bias(n, n)[:, :, 4:]
+    )  # F1-39: queries stand where their positions say
+    rows = torch.stack((m, m + 2))
+    batched = bias(rows, n)
+    assert batched.shape == bias(m, n.expand(2, -1)).shape == (2, HEADS, 3, 7)
+    assert same(batched[:1], alone)
+    assert same(batched[1:], bias(m + 2, n))
+    assert same(batched, bias(rows, n.expand(2, -1)))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in BIASES if "grid" in NOT.get((name, "relative"), "")]
+)
+def test_relative_on_the_grid(name: str) -> None:
+    at = arange(
+        12, offset=1 if name in ("BEiT", "iRPE cross") else 0
+    )  # no class token, which stays where it is
+    assert torch.equal(bias_of(name)(at, at), bias_of(name)(at + 40, at + 40))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_F1_24_state_is_learned_and_F1_22_survives_the_meta_device(name: str) -> None:
+    module = copy.deepcopy(SCHEMES[name].bias)
+    assert isinstance(module, nn.Module)
+    assert set(module.state_dict()) == {n for n, _ in module.named_parameters()}
+    state = copy.deepcopy(module.state_dict())
+    there = module.to("meta").to_empty(device="cpu")
+    there.load_state_dict(state)
+    at = arange(6)
+    assert torch.equal(there(at, at), bias_of(name)(at, at))
+
+
+def test_modules_draw_from_their_generator_alone() -> None:
+    makers: list[Callable[[torch.Generator], nn.Module]] = [
+        lambda g: KerpleLog(3, generator=g),
+        lambda g: KerplePower(3, generator=g),
+        lambda g: FIRE(3, generator=g),
+        lambda g: WindowBias(3, (2, 2), generator=g),
+        lambda g: DynamicPositionBias(3, 4, generator=g),
+        lambda g: DistanceMLPBias(3, 4, generator=g),
+        lambda g: LogCoordinateBias(3, (2, 2), generator=g),
+    ]
+    before = torch.get_rng_state()
+    for make in makers:
+        one, same, other = (make(seeded(seed)).state_dict() for seed in (0, 0, 1))
+        assert all(torch.equal(one[n], same[n]) for n in one)
+        assert any(not torch.equal(one[n], other[n]) for n in one)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("made_on", ["meta"])
+def test_F1_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
+    at = arange(5)
+    wanted = {name: bias_of(name)(at, at) for name in BIASES}
+    with torch.device(made_on):
+        for name, bias in wanted.items():
+            assert torch.equal(bias_of(name)(at, at), bias)
+
+
+def small_modules() -> dict[str, tuple[nn.Module, Tensor]]:
+    places, line = grid((2, 2)), arange(4, offset=3)
+    return {
+        "KERPLE log": (KerpleLog(2, generator=seeded()), line),
+        "KERPLE power": (KerplePower(2, generator=seeded()), line),
+        "FIRE": (FIRE(2, hidden=3, threshold=4.5, generator=seeded()), line),
+        "window": (WindowBias(2, (2, 2), std=1.0, generator=seeded()), places),
+        "class window": (loud(ClsWindowBias(2, (2, 2))), with_class(places)),
+        "iRPE": (loud(IRPEBias(2)), with_class(places)),
+        "CrossFormer": (loud(DynamicPositionBias(2, 3)), places),
+        "distance network": (DistanceMLPBias(2, 3, generator=seeded()), line),
+        "Swin-V2": (loud(LogCoordinateBias(2, (3, 3), hidden=3)), places),
+    }
+
+
+@pytest.mark.parametrize("name", small_modules())
+def test_gradients_of_parameters(name: str) -> None:
+    module, at = small_modules()[name]
+    module = module.double()
+    names = [n for n, _ in module.named_parameters()]
+
+    def outputs(*parameters: Tensor) -> Tensor:
+        return torch.func.functional_call(
+            module, dict(zip(names, parameters, strict=True)), (at, at)
+        )
+
+    values = [p.detach().clone().requires_grad_() for p in module.parameters()]
+    assert torch.autograd.gradcheck(outputs, values)
+    used = torch.autograd.grad(outputs(*values).square().sum(), values)
+    assert all(bool(g.isfinite().all()) and bool((g != 0).any()) for g in used)
+
+
+def test_biases_read_positions_from_a_mask() -> None:
+    """F1-15: the bias among real tokens of a padded row is the one of the row alone."""
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    at = from_mask(mask)
+    for name in BIASES:
+        padded, alone = bias_of(name)(at, at), bias_of(name)(arange(3), arange(3))
+        assert same(padded[:1, :, 2:, 2:], alone), name
+
+
+def test_grid_wrapper_of_the_examples_is_what_it_says() -> None:
+    wrapped = SCHEMES["BEiT"].bias
+    assert isinstance(wrapped, OnGrid)
+    assert wrapped.places(arange(6)).tolist() == [
+        [-1, -1],
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [0, 3],
+        [1, 0],
+    ]
+    assert isinstance(SCHEMES["FIRE"], PositionScheme)
