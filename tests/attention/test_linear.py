@@ -305,6 +305,16 @@ def test_positive_features_are_unbiased() -> None:
     assert bool((error < 0.05 * truth).all()), "otherwise the test above could not fail"
 
 
+def test_positive_features_are_the_equation() -> None:
+    x, omega = normal(3, 5), normal(4, 5, seed=1)
+    features = positive_features(x, omega)
+    for row, m in itertools.product(range(3), range(4)):
+        product = sum(float(omega[m, c]) * float(x[row, c]) for c in range(5))
+        square = sum(float(x[row, c]) ** 2 for c in range(5))
+        expected = math.exp(product - square / 2) / math.sqrt(4)
+        assert float(features[row, m]) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("length", [5, 40])
 def test_cosformer_is_its_equation(length: int) -> None:
     q, k, v = qkv(5)

@@ -197,6 +197,18 @@ def test_mixed_with_directions_along_the_axes_is_axial() -> None:
     torch.testing.assert_close(mixed.transform(q, k, at, at), axial)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mixed_rope_is_the_equation(layout: str) -> None:
+    mixed = MixedRoPE(3, 8, layout=layout, generator=seeded()).double()
+    q, k, at = normal(2, 3, 5, 8), normal(2, 3, 5, 8, seed=1), normal(5, 2, seed=2)
+    q_out, k_out = mixed.transform(q, k, at, at)
+    for x, out in ((q, q_out), (k, k_out)):
+        for b, h, t in itertools.product(range(2), range(3), range(5)):
+            expected = turned(x[b, h, t], at[t], mixed.frequencies[h], layout)
+            torch.testing.assert_close(out[b, h, t], expected, atol=1e-12, rtol=0)
+
+
 def test_shared_and_batched_positions_agree() -> None:
     q, k, at = normal(2, 3, 6, 8), normal(2, 3, 6, 8, seed=1), grid((2, 3))
     for frequencies in (normal(2, 4), normal(3, 2, 4)):
@@ -303,6 +315,18 @@ def test_published_sections() -> None:
     assert owner(videorope_frequencies(inverse_frequencies(8), (1, 2, 1))) == "HWHT"
 
 
+@pytest.mark.parametrize("sections", [(2, 1, 1), (1, 2, 1), (4, 6, 6), (16, 24, 24)])
+def test_videorope_frequencies_are_the_equation(sections: tuple[int, int, int]) -> None:
+    pairs = sum(sections)
+    matrix = videorope_frequencies(inverse_frequencies(2 * pairs, 1e6), sections)
+    for i in range(pairs):
+        space = i < sections[1] + sections[2]  # height and width alternate, then time
+        axis = 1 + i % 2 if space else 0
+        for a in range(3):
+            expected = 1e6 ** (-i / pairs) if a == axis else 0.0
+            assert float(matrix[a, i]) == pytest.approx(expected, rel=1e-13)
+
+
 def test_pixtral_shares_the_series() -> None:
     matrix = pixtral_frequencies(SERIES)
     assert torch.equal(
@@ -329,6 +353,15 @@ def test_dinov3_turns_once_across_half_the_image() -> None:
         matrix[0, 1] / matrix[0, 0],
         torch.tensor(100.0, dtype=torch.float64) ** (-4 / 16),
     )
+
+
+def test_dinov3_frequencies_are_the_equation() -> None:
+    matrix = dinov3_frequencies(16, 50.0)
+    assert matrix.shape == (2, 8)
+    for axis, i in itertools.product(range(2), range(8)):
+        owned = i // 4 == axis  # the row's four pairs, then the column's
+        expected = 2 * math.pi * 50 ** (-4 * (i % 4) / 16) if owned else 0.0
+        assert float(matrix[axis, i]) == pytest.approx(expected, rel=1e-13)
 
 
 def test_mixed_frequencies_are_two_perpendicular_directions() -> None:

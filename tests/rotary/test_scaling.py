@@ -196,6 +196,27 @@ def test_llama3_is_by_parts_with_one_and_four(
     )
 
 
+@pytest.mark.parametrize(("low", "high"), [(1, 4), (2, 3)])
+def test_llama3_is_its_equation(low: float, high: float) -> None:
+    dim, base, factor, trained = 64, 5e5, 8.0, 8192
+    schedule = llama3(
+        dim,
+        base,
+        factor=factor,
+        original_length=trained,
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+    expected = []
+    for i in range(dim // 2):
+        omega = base ** (-2 * i / dim)
+        cycles = trained * omega / (2 * math.pi)
+        kept = min(max((cycles - low) / (high - low), 0), 1)
+        expected.append((1 - kept) * omega / factor + kept * omega)
+    assert close(schedule.frequencies, expected, 1e-12)
+    assert schedule.attention_factor == 1
+
+
 def test_llama3_with_equal_factors_is_a_step() -> None:
     """Llama 4 Scout: no division by the difference of the two, no NaN."""
     plain = inverse_frequencies(128, 5e5)
@@ -340,6 +361,22 @@ def test_F1_25_dynamic_ntk_knows_no_earlier_call(
         )
 
 
+@given(dim=dims, base=bases, factor=factors, length=st.integers(1, 10**6))
+def test_dynamic_ntk_is_its_equation(
+    dim: int, base: float, factor: float, length: int
+) -> None:
+    trained = 4096
+    schedule = dynamic_ntk(
+        dim, base, factor=factor, original_length=trained, length=length
+    )
+    scaled = base
+    if length > trained:
+        scaled *= (factor * length / trained - (factor - 1)) ** (dim / (dim - 2))
+    expected = [scaled ** (-2 * i / dim) for i in range(dim // 2)]
+    assert close(schedule.frequencies, expected, 1e-12)
+    assert schedule.attention_factor == 1
+
+
 @given(dim=dims, base=bases, alpha=factors)
 def test_F1_27_ntk_static(dim: int, base: float, alpha: float) -> None:
     plain, scaled = (
@@ -375,6 +412,15 @@ def test_F1_29_yarn_magnitude() -> None:
             192, factor=40, mscale_all_dim=given_.get("mscale_all_dim", 0.0)
         )
         assert scale * math.sqrt(192) == pytest.approx(on_scores, abs=5e-7)
+
+
+@given(dim=st.integers(1, 256), factor=factors, weight=st.floats(0.0, 4.0))
+def test_deepseek_softmax_scale_is_its_equation(
+    dim: int, factor: float, weight: float
+) -> None:
+    scale = deepseek_softmax_scale(dim, factor=factor, mscale_all_dim=weight)
+    expected = (0.1 * weight * math.log(factor) + 1) ** 2 / math.sqrt(dim)
+    assert scale == pytest.approx(expected, rel=1e-14)
 
 
 def test_F1_29_the_attention_factor_is_replaced_and_applied_once() -> None:
@@ -468,6 +514,26 @@ def test_F1_35_longrope_switch(trained: int) -> None:
             short_factors=[1] * 4,
             long_factors=[1] * 3,
         )
+
+
+@pytest.mark.parametrize("length", [100, 64, 65])
+def test_longrope_is_its_equation(length: int) -> None:
+    short, long = [1.0, 1.5, 2.0, 3.0], [2.0, 4.0, 8.0, 16.0]
+    schedule = longrope(
+        8,
+        1e4,
+        short_factors=short,
+        long_factors=long,
+        factor=4,
+        original_length=64,
+        length=length,
+    )
+    divisors = long if length > 64 else short
+    expected = [10000 ** (-2 * i / 8) / divisors[i] for i in range(4)]
+    assert close(schedule.frequencies, expected)
+    assert schedule.attention_factor == pytest.approx(
+        math.sqrt(1 + math.log(4) / math.log(64)), rel=1e-15
+    )
 
 
 LISTS = dict(short_factors=[1.0] * 4, long_factors=[1.0] * 4)
