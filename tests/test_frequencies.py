@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from posenc_lib.frequencies import pixel_frequencies
+from posenc_lib.frequencies import (
+    octave_frequencies,
+    pixel_frequencies,
+    wavelengths,
+)
 from posenc_lib.properties import max_error
 
 
@@ -39,6 +45,16 @@ def test_pixel_frequencies_end_at_the_nyquist_rate() -> None:
         torch.tensor(expected, dtype=torch.float64),
     )
     assert pixel_frequencies(1, 10).tolist() == [math.pi]
+
+
+@given(count=st.integers(1, 12))
+def test_octaves_double(count: int) -> None:
+    frequencies = octave_frequencies(count)
+    assert frequencies.tolist() == [math.pi * 2**k for k in range(count)]
+    assert wavelengths(frequencies).tolist() == pytest.approx(
+        [2 * 0.5**k for k in range(count)]
+    )
+    assert wavelengths(torch.zeros(1)).item() == math.inf
 
 
 # ---- refused input

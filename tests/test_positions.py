@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import normal, seeded
+from helpers import (
+    normal,
+    seeded,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posenc_lib.attention import attention, causal
+from posenc_lib.attention import (
+    attention,
+    causal,
+)
 from posenc_lib.attention.masks import tree_mask
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import (
@@ -23,12 +29,15 @@ from posenc_lib.positions import (
     grid,
     jittered,
     merged_grid,
+    packed,
     randomised,
+    relative,
     resized_grid,
+    segment_ids,
     spanning_grid,
     tree_positions,
 )
-from posenc_lib.rotary.rope import RoPE
+from posenc_lib.rotary import RoPE
 from posenc_lib.scheme import PositionScheme
 
 
@@ -249,6 +258,21 @@ def test_every_path_is_scored_as_if_alone() -> None:
 AT = grid((2, 3))
 
 MASK = torch.tensor([[1, 1, 1]])
+
+
+@given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_packing_is_its_loop(parts: list[int]) -> None:
+    assert packed(parts).tolist() == [t for length in parts for t in range(length)]
+    assert segment_ids(parts).tolist() == [
+        i for i, length in enumerate(parts) for _ in range(length)
+    ]
+    assert packed(parts).dtype == segment_ids(parts).dtype == torch.int64
+
+
+def test_integers_and_fractions_keep_large_distances() -> None:
+    m, n = torch.tensor([10**9 + 1]), torch.tensor([1e9], dtype=torch.float64)
+    assert relative(m, n).item() == -1
+    assert relative(torch.tensor([10**9 + 1]), torch.tensor([1e9])).item() == -1
 
 
 # ---- refused input

@@ -35,22 +35,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from posenc_lib import properties
-from posenc_lib import scheme as schemes
 from posenc_lib.attention import (
     attention,
     attention_weights,
     causal,
     key_padding_mask,
     same_segment,
-    sliding_window,
 )
-from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket, t5_bucket_edges
-from posenc_lib.embedding import LearnedEmbedding, sinusoidal, sinusoidal_tensor2tensor
-from posenc_lib.frequencies import inverse_frequencies, octave_frequencies, wavelengths
-from posenc_lib.positions import arange, from_mask, packed, relative, segment_ids
+from posenc_lib.frequencies import inverse_frequencies
+from posenc_lib.positions import arange, from_mask, packed, segment_ids
 from posenc_lib.properties import max_error
 from posenc_lib.rotary import LAYOUTS, RoPE, Rotation
-from posenc_lib.scheme import NOPE, PLACES, PositionScheme
+from posenc_lib.scheme import NOPE, PositionScheme
 
 lengths = st.integers(2, 9)
 offsets = st.integers(0, 4000)
@@ -490,391 +486,8 @@ def test_layer_is_the_loop_of_its_equation(name: str, at: list[int], seed: int) 
     )
 
 
-POINTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
-
-
-@given(m=POINTS, n=POINTS, size=st.integers(1, 5))
-def test_masks_are_their_loops(m: list[int], n: list[int], size: int) -> None:
-    q, k = torch.tensor(m), torch.tensor(n)
-
-    def loop(rule: Callable[[int, int], Any]) -> list[list[Any]]:
-        return [[rule(a, b) for b in n] for a in m]
-
-    assert relative(q, k).tolist() == loop(lambda a, b: b - a)
-    assert causal(q, k).tolist() == loop(lambda a, b: b <= a)
-    assert sliding_window(q, k, size).tolist() == loop(lambda a, b: abs(b - a) < size)
-    assert same_segment(q, k).tolist() == loop(lambda a, b: a == b)
-    assert (causal(q, k) & sliding_window(q, k, size)).tolist() == loop(
-        lambda a, b: a - size < b <= a
-    )
-    assert torch.equal(causal(q / 2, k / 2), causal(q, k))  # positions between integers
-    assert torch.equal(
-        sliding_window(q / 2, k / 2, size), sliding_window(q, k, 2 * size)
-    )
-    batch = torch.stack((q, q + 1))
-    for mask in (relative, causal, same_segment, partial(sliding_window, size=size)):
-        assert torch.equal(
-            mask(batch, k), torch.stack([mask(row, k) for row in batch])[:, None]
-        )
-        assert torch.equal(
-            mask(k, batch), torch.stack([mask(k, row) for row in batch])[:, None]
-        )
-        assert torch.equal(
-            mask(batch, batch), torch.stack([mask(row, row) for row in batch])[:, None]
-        )
-    assert torch.equal(key_padding_mask(batch > 3), (batch > 3)[:, None, None])
-
-
-# ---- rotations
-
-
-def rope_of(layout: str, pairs: int = WIDTH // 2, factor: float = 1.0) -> RoPE:
-    return RoPE(inverse_frequencies(2 * pairs), layout=layout, attention_factor=factor)
-
-
-@given(
-    layout=layouts,
-    pairs=st.integers(1, 8),
-    rest=st.integers(0, 3),
-    start=offsets,
-    seed=seeds,
-)
-def test_a_rotation_changes_no_length(
-    layout: str, pairs: int, rest: int, start: int, seed: int
-) -> None:
-    x, at = normal(2, 3, 5, 2 * pairs + rest, seed=seed), arange(5, offset=start)
-    bound = 16 * EPS * float(x.norm(dim=-1).max())
-    assert properties.norm_error(rope_of(layout, pairs)(at, torch.float64), x) <= bound
-    scaled = properties.norm_error(
-        rope_of(layout, pairs, 1.5)(at, torch.float64), x[..., : 2 * pairs]
-    )
-    assert scaled == pytest.approx(0.5 * float(x[..., : 2 * pairs].norm(dim=-1).max()))
-
-
-@given(
-    layout=layouts, m=st.integers(-4000, 4000), n=st.integers(-4000, 4000), seed=seeds
-)
-def test_rotations_are_a_group(layout: str, m: int, n: int, seed: int) -> None:
-    rope, x, one = rope_of(layout), normal(1, WIDTH, seed=seed), torch.tensor([1])
-    bound = 16 * EPS * (1 + abs(m) + abs(n)) * float(x.abs().max())
-
-    def turn(p: float) -> Rotation:
-        return rope(torch.tensor([p]), torch.float64)
-
-    assert properties.group_error(rope, x, m * one, n * one) <= bound
-    assert (
-        properties.group_error(rope_of(layout, factor=1.1), x, m * one, n * one) > 1e-2
-    )  # a factor is no group
-    assert max_error((turn(m) @ turn(n))(x), turn(m + n)(x)) <= bound
-    assert max_error(turn(m / 2)(turn(m / 2)(x)), turn(m)(x)) <= bound
-    assert torch.equal(turn(0)(x), x)
-    assert max_error(turn(m).inverse()(x), turn(-m)(x)) <= bound
-    assert max_error(turn(m).inverse()(turn(m)(x)), x) <= bound
-    eye = torch.eye(WIDTH, dtype=torch.float64)[
-        :, None
-    ]  # (channels, 1, channels): one token in a batch of unit vectors
-    assert max_error(turn(-m)(eye)[:, 0], turn(m)(eye)[:, 0].T) <= bound
-
-
-@given(layout=layouts, factor=st.floats(0.5, 2), m=offsets, n=offsets, seed=seeds)
-def test_a_factor_is_undone_and_multiplied(
-    layout: str, factor: float, m: int, n: int, seed: int
-) -> None:
-    x = normal(1, WIDTH, seed=seed)
-    scaled, plain = (
-        rope_of(layout, factor=f)(torch.tensor([m]), torch.float64)
-        for f in (factor, 1.0)
-    )
-    other = rope_of(layout, factor=factor)(torch.tensor([n]), torch.float64)
-    bound = 16 * EPS * float(x.abs().max()) * max(factor, 1 / factor) ** 2
-    assert max_error(scaled(x), factor * plain(x)) <= bound
-    assert max_error(scaled.inverse()(scaled(x)), x) <= bound
-    assert (scaled @ other).scale == factor**2
-    assert max_error((scaled @ other)(x), scaled(other(x))) <= bound
-    assert max_error(scaled.inverse().inverse()(x), scaled(x)) <= bound
-
-
-@given(layout=layouts, m=offsets, n=offsets, seed=seeds)
-def test_the_score_of_rotated_vectors_is_that_of_one_rotation(
-    layout: str, m: int, n: int, seed: int
-) -> None:
-    rope, (q, k) = rope_of(layout), (normal(1, WIDTH, seed=seed + i) for i in range(2))
-    turned = [rope(torch.tensor([p]), torch.float64) for p in (m, n, n - m)]
-    absolute = (turned[0](q) * turned[1](k)).sum()
-    bound = 16 * EPS * (1 + m + n) * float(q.norm() * k.norm())
-    assert float((absolute - (q * turned[2](k)).sum()).abs()) <= bound
-
-
-@given(layout=layouts, start=offsets)
-def test_a_rotation_by_rows_is_a_rotation_of_each_row(layout: str, start: int) -> None:
-    rope, x = rope_of(layout), normal(2, 3, 5, WIDTH)
-    at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
-    assert torch.equal(
-        rope(at)(x),
-        torch.stack([rope(row)(tokens) for row, tokens in zip(at, x, strict=True)]),
-    )
-
-
-# ---- tables
-
-
-@given(
-    start=st.integers(-1000, 1000),
-    shift=st.integers(-1000, 1000),
-    pairs=st.integers(1, 16),
-)
-def test_sinusoids_shift_linearly_and_their_products_see_the_distance(
-    start: int, shift: int, pairs: int
-) -> None:
-    at = torch.arange(start, start + 6)
-    here, there = (
-        sinusoidal(p, 2 * pairs, dtype=torch.float64) for p in (at, at + shift)
-    )
-    bound = 64 * EPS * (1 + abs(start) + abs(shift)) * pairs
-    assert max_error(here @ here.T, there @ there.T) <= bound
-    assert properties.toeplitz_error(here @ here.T) <= bound
-    assert (
-        max_error((here @ here.T).diagonal(), torch.full((6,), float(pairs))) <= bound
-    )
-    # (cos, sin) of the shifted angle is the rotation by the shift: sines are second
-    # members of pairs (cos, sin).
-    swapped = here.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2)
-    turned = RoPE(inverse_frequencies(2 * pairs))(
-        torch.full((6,), shift), torch.float64
-    )(swapped)
-    assert (
-        max_error(turned.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2), there) <= bound
-    )
-
-
-@given(start=st.floats(0, 1000, width=32), dim=st.integers(4, 9))
-def test_positions_between_integers_are_taken_as_they_are(
-    start: float, dim: int
-) -> None:
-    at = torch.tensor([start], dtype=torch.float64)
-    for embed in (sinusoidal, sinusoidal_tensor2tensor):
-        assert torch.equal(embed(at.float(), dim), embed(at, dim))
-        whole = torch.tensor([int(start)])
-        assert torch.equal(embed(whole.double(), dim), embed(whole, dim))
-
-
-@given(half=st.integers(1, 12), beyond=st.integers(1, 100))
-def test_edges_are_the_first_distances_of_their_buckets(half: int, beyond: int) -> None:
-    sizes = {"num_buckets": 2 * half, "max_distance": half + beyond}
-    edges = t5_bucket_edges(**sizes)
-    assert len(edges) == 2 * half
-    bucket = t5_bucket(-torch.arange(2 * (half + beyond)), bidirectional=False, **sizes)
-    assert bool((bucket.diff() >= 0).all())
-    for j, (first, following) in enumerate(
-        zip(edges, [*edges[1:], len(bucket)], strict=True)
-    ):
-        assert bucket[first:following].tolist() == [j] * (following - first)
-
-
-@given(count=st.integers(1, 12))
-def test_octaves_double(count: int) -> None:
-    frequencies = octave_frequencies(count)
-    assert frequencies.tolist() == [math.pi * 2**k for k in range(count)]
-    assert wavelengths(frequencies).tolist() == pytest.approx(
-        [2 * 0.5**k for k in range(count)]
-    )
-    assert wavelengths(torch.zeros(1)).item() == math.inf
-
-
-@given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
-def test_packing_is_its_loop(parts: list[int]) -> None:
-    assert packed(parts).tolist() == [t for length in parts for t in range(length)]
-    assert segment_ids(parts).tolist() == [
-        i for i, length in enumerate(parts) for _ in range(length)
-    ]
-    assert packed(parts).dtype == segment_ids(parts).dtype == torch.int64
-
-
-# ---- the reference attention: every place is used once, where the docstring says
-
-
 QKV = [normal(2, HEADS, 5, WIDTH, seed=seed) for seed in range(3)]
 AT = {"q_positions": arange(5), "k_positions": arange(5)}
-
-
-def plain(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | float = 0.0,
-    scale: float = WIDTH**-0.5,
-) -> Tensor:
-    return (q @ k.mT * scale + bias).softmax(-1) @ v
-
-
-def test_named_schemes_hand_on_their_arguments() -> None:
-    at, q = arange(5), QKV[0]
-    draw = partial(torch.Generator().manual_seed, 3)
-    embed = schemes.sinusoidal(9, 50.0, layout="concatenated").embedding
-    assert torch.equal(embed(at), sinusoidal(at, 9, 50.0, layout="concatenated"))
-    table = schemes.learned(7, 3, generator=draw()).embedding
-    assert torch.equal(table.table, LearnedEmbedding(7, 3, generator=draw()).table)
-    turned = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(
-        q, q, at, at
-    )
-    expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(q, q, at, at)
-    assert all(map(torch.equal, turned, expected))
-    assert torch.equal(schemes.alibi(6).bias(at, at), alibi(at, at, alibi_slopes(6)))
-    sizes = {"bidirectional": True, "std": 0.3, "num_buckets": 8, "max_distance": 20}
-    learned, same = (
-        schemes.t5(3, **sizes, generator=draw()),
-        T5Bias(3, **sizes, generator=draw()),
-    )
-    assert torch.equal(learned.bias(at, 4 * at), same(at, 4 * at))
-
-
-@pytest.mark.parametrize("std", [0.02, 1.0])
-def test_tables_are_drawn_as_the_docstring_says(std: float) -> None:
-    draw = partial(torch.Generator().manual_seed, 3)
-    tables = [
-        LearnedEmbedding(100, 40, std=std, generator=draw()).table,
-        T5Bias(
-            40,
-            bidirectional=True,
-            std=std,
-            num_buckets=100,
-            max_distance=200,
-            generator=draw(),
-        ).table,
-    ]
-    drawn = torch.randn(100, 40, generator=draw()) * std
-    state = torch.get_rng_state()
-    for table in tables:
-        assert isinstance(table, nn.Parameter)
-        assert torch.equal(table.detach(), drawn)
-    LearnedEmbedding(4, 2, generator=draw())
-    assert torch.equal(
-        torch.get_rng_state(), state
-    )  # a generator of one's own leaves the global one alone
-
-
-def test_places_are_used_in_the_order_of_the_equation() -> None:
-    q, k, v = QKV
-    seen: list[str] = []
-
-    def note(place: str, value: Any) -> Any:
-        seen.append(place)
-        return value
-
-    rows = torch.tensor([1.0, 2, 3, 4, 5], dtype=torch.float64)
-    allowed = torch.ones(5, 5).tril().bool()
-    scheme = PositionScheme(
-        "all",
-        transform=lambda q, k, m, n: note("transform", (2 * q, 3 * k)),
-        scores=lambda q, k, m, n: note("scores", q @ k.mT + 1),
-        bias=lambda m, n: note("bias", rows[None, None, None]),
-        mask=lambda m, n: note("mask", allowed),
-        values=lambda weights, v, m, n: note("values", weights @ v + 7),
-        scale=0.25,
-    )
-    expected = ((6 * q @ k.mT + 1) * 0.25 + rows).masked_fill(
-        ~allowed, -torch.inf
-    ).softmax(-1) @ v + 7
-    assert max_error(
-        attention(q, k, v, scheme=scheme, **AT), expected
-    ) <= 8 * tolerance(expected)
-    assert seen == ["transform", "scores", "bias", "mask", "values"]
-    assert scheme.places == ("transform", "bias", "scores", "values", "mask")
-    assert set(scheme.places) | {"embedding"} == set(PLACES)
-    assert NOPE.places == ()
-
-
-def test_hidden_states_are_handed_on_to_schemes_that_take_them() -> None:
-    q, k, v = QKV
-    q_x, k_x = normal(2, 5, 3, seed=8), normal(2, 5, 3, seed=9)
-    content = q_x.sum(-1)[:, None, :, None] + k_x.square().sum(-1)[:, None, None, :]
-    scheme = PositionScheme(
-        "content",
-        transform=lambda q, k, m, n, *, q_x, k_x: (
-            q * q_x[:, None, :, :1],
-            k * k_x[:, None, :, :1],
-        ),
-        bias=lambda m, n, *, q_x, k_x: content,
-        scores=lambda q, k, m, n, *, q_x, k_x: q @ k.mT,
-    )
-    out = attention(q, k, v, scheme=scheme, q_x=q_x, k_x=k_x, **AT)
-    expected = plain(q * q_x[:, None, :, :1], k * k_x[:, None, :, :1], v, content)
-    assert max_error(out, expected) <= 8 * tolerance(expected)
-
-
-@given(
-    groups=st.sampled_from([1, 2, 4]),
-    q_len=st.integers(1, 4),
-    k_len=st.integers(1, 5),
-    seed=seeds,
-)
-def test_grouped_queries_share_keys(
-    groups: int, q_len: int, k_len: int, seed: int
-) -> None:
-    q = normal(2, HEADS, q_len, WIDTH, seed=seed)
-    k, v = (
-        normal(2, groups, k_len, WIDTH, seed=seed + 1),
-        normal(2, groups, k_len, 3, seed=seed + 2),
-    )
-    at = {"q_positions": arange(q_len), "k_positions": arange(k_len)}
-    out = attention(q, k, v, **at)
-    assert out.shape == (2, HEADS, q_len, 3)
-    for h in range(HEADS):
-        group = h * groups // HEADS
-        assert max_error(
-            out[:, h], plain(q[:, h], k[:, group], v[:, group])
-        ) <= 8 * tolerance(v)
-
-
-@given(rows=st.booleans(), start=offsets)
-def test_positions_of_a_batch_are_positions_of_each_row(rows: bool, start: int) -> None:
-    q, k, v = QKV
-    at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
-    for scheme in SCHEMES.values():
-        together = attention(
-            q, k, v, q_positions=at, k_positions=at if rows else at[0], scheme=scheme
-        )
-        for i in range(2):
-            keys = at[i] if rows else at[0]
-            alone = attention(
-                q[i : i + 1],
-                k[i : i + 1],
-                v[i : i + 1],
-                q_positions=at[i],
-                k_positions=keys,
-                scheme=scheme,
-            )
-            assert max_error(together[i : i + 1], alone) <= tolerance(v)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(5, 5), (1, 5), (1, HEADS, 5, 5), (2, 1, 5, 5), (2, HEADS, 1, 5), (1, 1, 1, 1)],
-)
-def test_masks_broadcast_and_meet_the_mask_of_the_scheme(
-    shape: tuple[int, ...],
-) -> None:
-    q, k, _ = QKV
-    mask = normal(*shape) < 0.7
-    banded = PositionScheme("banded", mask=partial(sliding_window, size=2))
-    weights = attention_weights(q, k, scheme=banded, mask=mask, **AT)
-    allowed = (mask & sliding_window(arange(5), arange(5), 2)).expand(2, HEADS, 5, 5)
-    assert torch.equal(weights > 0, allowed)
-    assert max_error(weights.sum(-1), allowed.any(-1).double()) <= 8 * EPS
-
-
-@given(
-    q_type=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
-    v_type=st.sampled_from([torch.float64, torch.float32, torch.float16]),
-)
-def test_attention_returns_the_dtype_of_the_values(
-    q_type: torch.dtype, v_type: torch.dtype
-) -> None:
-    q, k, v = QKV[0].to(q_type), QKV[1].to(torch.float32), QKV[2].to(v_type)
-    assert attention(q, k, v, **AT).dtype == v_type
-    assert attention_weights(q, k, **AT).dtype == torch.promote_types(
-        q_type, torch.float32
-    )
 
 
 # ---- the probes: zero where the property holds, and not where it is broken
@@ -904,6 +517,7 @@ LEAK = PositionScheme(
 )
 
 STATES = normal(2, 9, WIDTH, seed=9)
+HALF = RoPE(inverse_frequencies(WIDTH), layout="half")
 PROBES: dict[str, tuple[Callable[..., float], PositionScheme]] = {
     "relative_error": (
         partial(properties.relative_error, positions=arange(9), shift=7),
@@ -997,7 +611,7 @@ def test_probes_of_functions_and_matrices() -> None:
         )
         > 0.5
     )
-    assert properties.group_error(rope_of("half"), normal(5, WIDTH), at, at) <= 64 * EPS
+    assert properties.group_error(HALF, normal(5, WIDTH), at, at) <= 64 * EPS
     assert max_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.5
     assert math.isnan(max_error(torch.tensor([1.0, math.nan]), torch.ones(2)))
 
@@ -1026,7 +640,7 @@ MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
         NOPE, *PROBED, lengths=[2, 3]
     ),
     "x must have one token": lambda: properties.norm_error(
-        rope_of("half")(arange(4)), torch.ones(5, WIDTH)
+        HALF(arange(4)), torch.ones(5, WIDTH)
     ),
 }
 
@@ -1050,3 +664,26 @@ def test_every_probe_is_tested_here() -> None:
         "max_error",
     }
     assert tested == set(properties.__all__)
+
+
+def test_padding_probe_sees_an_absolute_scheme_that_counts_slots() -> None:
+    x = normal(1, 1, 5, 4)
+    honest = PositionScheme(
+        "of the key",
+        bias=lambda m, n: n.double().expand(1, 1, m.shape[-1], -1) ** 2 / 4,
+    )
+    assert properties.left_padding_error(honest, x, x, x, padding=3) < 1e-9
+    slots = PositionScheme(
+        "of the slot",
+        bias=lambda m, n: (
+            torch.arange(n.shape[-1]).double().expand(1, 1, m.shape[-1], -1) ** 2 / 4
+        ),
+    )
+    assert properties.left_padding_error(slots, x, x, x, padding=3) > 1e-3
+
+
+def test_equivariance_probe_refuses_what_is_no_permutation() -> None:
+    with pytest.raises(ValueError, match="permutation"):
+        properties.equivariance_error(
+            lambda x: x, torch.ones(3, 2), torch.tensor([0, 0, 0])
+        )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from posenc_lib.attention import (
     causal,
+    key_padding_mask,
+    same_segment,
     sliding_window,
 )
 from posenc_lib.attention.masks import chunk_mask, lambda_mask, tree_mask
-from posenc_lib.positions import (
-    arange,
-)
+from posenc_lib.positions import arange, relative
 
 
 def test_lambda_mask_is_its_definition() -> None:
@@ -34,6 +37,41 @@ def test_lambda_mask_is_its_definition() -> None:
 
 
 M = arange(4)
+
+
+POINTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+
+
+@given(m=POINTS, n=POINTS, size=st.integers(1, 5))
+def test_masks_are_their_loops(m: list[int], n: list[int], size: int) -> None:
+    q, k = torch.tensor(m), torch.tensor(n)
+
+    def loop(rule: Callable[[int, int], Any]) -> list[list[Any]]:
+        return [[rule(a, b) for b in n] for a in m]
+
+    assert relative(q, k).tolist() == loop(lambda a, b: b - a)
+    assert causal(q, k).tolist() == loop(lambda a, b: b <= a)
+    assert sliding_window(q, k, size).tolist() == loop(lambda a, b: abs(b - a) < size)
+    assert same_segment(q, k).tolist() == loop(lambda a, b: a == b)
+    assert (causal(q, k) & sliding_window(q, k, size)).tolist() == loop(
+        lambda a, b: a - size < b <= a
+    )
+    assert torch.equal(causal(q / 2, k / 2), causal(q, k))  # positions between integers
+    assert torch.equal(
+        sliding_window(q / 2, k / 2, size), sliding_window(q, k, 2 * size)
+    )
+    batch = torch.stack((q, q + 1))
+    for mask in (relative, causal, same_segment, partial(sliding_window, size=size)):
+        assert torch.equal(
+            mask(batch, k), torch.stack([mask(row, k) for row in batch])[:, None]
+        )
+        assert torch.equal(
+            mask(k, batch), torch.stack([mask(k, row) for row in batch])[:, None]
+        )
+        assert torch.equal(
+            mask(batch, batch), torch.stack([mask(row, row) for row in batch])[:, None]
+        )
+    assert torch.equal(key_padding_mask(batch > 3), (batch > 3)[:, None, None])
 
 
 # ---- refused input

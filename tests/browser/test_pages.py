@@ -13,6 +13,8 @@ from playwright.sync_api import Locator
 
 from .conftest import CHROMIUM, HTML, ROOT, Reader, Visit
 
+pytestmark = pytest.mark.site
+
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
 CHAPTERS = [
     TOC["root"],

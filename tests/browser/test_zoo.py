@@ -9,6 +9,8 @@ from posenc_lib.zoo import OPEN
 
 from .conftest import Reader
 
+pytestmark = pytest.mark.site
+
 TABLE = ".posenc-table table"
 
 
