@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache, partial
@@ -372,13 +372,15 @@ def compilations(
     return counter.frame_count
 
 
-def turned(x: Tensor, angle: float, frequencies: Tensor) -> Tensor:
-    """One vector rotated pair by pair (interleaved), straight from the definition."""
-    out = x.clone()
-    for i, w in enumerate(frequencies.tolist()):
-        a, b = x[2 * i], x[2 * i + 1]
-        out[2 * i] = a * math.cos(angle * w) - b * math.sin(angle * w)
-        out[2 * i + 1] = a * math.sin(angle * w) + b * math.cos(angle * w)
+def rotated_by_loop(
+    x: Tensor, angles: Sequence[float], layout: str = "interleaved"
+) -> Tensor:
+    """One vector (d,) rotated pair by pair, as in the definition."""
+    out, pairs = x.clone(), len(angles)
+    for i, angle in enumerate(angles):
+        a, b = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + pairs)
+        out[a] = x[a] * math.cos(angle) - x[b] * math.sin(angle)
+        out[b] = x[a] * math.sin(angle) + x[b] * math.cos(angle)
     return out
 
 

@@ -991,10 +991,7 @@ def test_every_report_has_a_test() -> None:
         row["id"]
         for row in json.loads((here / "bugs.json").read_text(encoding="utf-8"))
     }
-    sources = [
-        path.read_text(encoding="utf-8")
-        for path in here.rglob("test_*.py")
-    ]
+    sources = [path.read_text(encoding="utf-8") for path in here.rglob("test_*.py")]
     tested = {
         f"F1-{number}"
         for source in sources

@@ -8,11 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import (
-    HEADS,
-    WIDTH,
-    normal,
-)
+from helpers import HEADS, WIDTH, normal, seeded
 from torch import nn
 
 from posenc_lib import scheme as schemes
@@ -45,16 +41,16 @@ AT = {"q_positions": arange(5), "k_positions": arange(5)}
 
 def test_named_schemes_hand_on_their_arguments() -> None:
     at, q = arange(5), QKV[0]
-    draw = partial(torch.Generator().manual_seed, 3)
+    draw = partial(seeded, 3)
     embed = schemes.sinusoidal(9, 50.0, layout="concatenated").embedding
     assert torch.equal(embed(at), sinusoidal(at, 9, 50.0, layout="concatenated"))
     table = schemes.learned(7, 3, generator=draw()).embedding
     assert torch.equal(table.table, LearnedEmbedding(7, 3, generator=draw()).table)
-    turned = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(
+    rotated = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(
         q, q, at, at
     )
     expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(q, q, at, at)
-    assert all(map(torch.equal, turned, expected))
+    assert all(map(torch.equal, rotated, expected))
     assert torch.equal(schemes.alibi(6).bias(at, at), alibi(at, at, alibi_slopes(6)))
     sizes = {"bidirectional": True, "std": 0.3, "num_buckets": 8, "max_distance": 20}
     learned, same = (
@@ -66,7 +62,7 @@ def test_named_schemes_hand_on_their_arguments() -> None:
 
 @pytest.mark.parametrize("std", [0.02, 1.0])
 def test_tables_are_drawn_as_the_docstring_says(std: float) -> None:
-    draw = partial(torch.Generator().manual_seed, 3)
+    draw = partial(seeded, 3)
     tables = [
         LearnedEmbedding(100, 40, std=std, generator=draw()).table,
         T5Bias(

@@ -16,7 +16,7 @@ from examples.attention import (
     qkv,
     rope,
 )
-from helpers import EPS, normal, rounding, seeded, turned
+from helpers import EPS, normal, rotated_by_loop, rounding, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -58,7 +58,9 @@ def linear_by_hand(
     for i, j in itertools.product(range(len(m)), range(len(n))):
         if causal_ and n[j] > m[i]:
             continue
-        weight = turned(q[i], m[i], frequencies) @ turned(k[j], n[j], frequencies)
+        rotated_q = rotated_by_loop(q[i], (m[i] * frequencies).tolist())
+        rotated_k = rotated_by_loop(k[j], (n[j] * frequencies).tolist())
+        weight = rotated_q @ rotated_k
         total = sum(
             q[i] @ k[each] for each in range(len(n)) if not causal_ or n[each] <= m[i]
         )
@@ -367,7 +369,8 @@ def test_retention_is_its_equation(length: int, rotate: bool) -> None:
         for i in range(length):
             want = sum(
                 gamma ** (i - j)
-                * (turned(q[b, h, i], i, w) @ turned(k[b, h, j], j, w))
+                * rotated_by_loop(q[b, h, i], (i * w).tolist())
+                @ rotated_by_loop(k[b, h, j], (j * w).tolist())
                 * v[b, h, j]
                 for j in range(i + 1)
             )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from examples.attention import BRANCHES, HEADS, WIDTH, qkv, rope
-from helpers import EPS, normal, rounding, turned
+from helpers import EPS, normal, rotated_by_loop, rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +71,7 @@ def test_distances_and_scores_are_their_equations(name: str) -> None:
         distance = distance_by_hand(name, i, j)
         assert -float(seen[i, j]) == pytest.approx(distance, abs=1e-12)
         for h in range(HEADS):
-            want = turned(q[0, h, i], distance, w) @ k[0, h, j]
+            want = rotated_by_loop(q[0, h, i], (distance * w).tolist()) @ k[0, h, j]
             assert float(scores[0, h, i, j]) == pytest.approx(float(want), abs=1e-12)
 
 
@@ -174,8 +174,8 @@ def test_branches_reduce_to_rope(branches: Callable[..., Any], layout: str) -> N
     own = RoPE(inverse_frequencies(WIDTH), layout=layout, attention_factor=1.25)
     q, k, _ = qkv(9)
     m = arange(9)
-    turned_q, turned_k = own.transform(q, k, m, m)
-    want = turned_q @ turned_k.mT
+    rotated_q, rotated_k = own.transform(q, k, m, m)
+    want = rotated_q @ rotated_k.mT
     got = branched_scores(q, k, m, m, rope=own, branches=branches)
     assert max_error(torch.tril(got), torch.tril(want)) < rounding(want)
 
@@ -245,8 +245,8 @@ def test_narrow_integers_hold_positions_and_not_what_is_added_to_them(
         assert torch.equal(scores(narrow, narrow), scores(m, m))
         seen = branched_relative(m, m, branches=branches)
         assert torch.equal(branched_relative(narrow, narrow, branches=branches), seen)
-    turned = partial(rerotate, k, rope=RoPE(inverse_frequencies(8)))
-    assert torch.equal(turned(narrow, narrow.flip(0)), turned(m, m.flip(0)))
+    moved = partial(rerotate, k, rope=RoPE(inverse_frequencies(8)))
+    assert torch.equal(moved(narrow, narrow.flip(0)), moved(m, m.flip(0)))
     with pytest.raises(
         ValueError, match=r"positions must grow from slot to slot, got \[5, 3\]"
     ):
@@ -311,9 +311,9 @@ def test_F1_77_eviction_while_streaming() -> None:
             torch.cat((kept, torch.tensor([t]))),
         )
         cached = torch.cat((cached, rope(at, torch.float64)(k[:, :, t : t + 1])), 2)
-        turned_q = rope(at, torch.float64)(q[:, :, t : t + 1])
+        rotated_q = rope(at, torch.float64)(q[:, :, t : t + 1])
         out = attention(
-            turned_q, cached, v[:, :, kept], q_positions=at, k_positions=positions
+            rotated_q, cached, v[:, :, kept], q_positions=at, k_positions=positions
         )
         want = attention(
             q[:, :, t : t + 1],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from examples.content import HEADS, HIDDEN, SCHEMES, WIDTH
-from helpers import normal, rounding, seeded
+from helpers import hidden, layer, normal, rounding, seeded
 from torch import Tensor, nn
 
 from posenc_lib.attention import attention, attention_weights, causal, key_padding_mask
@@ -32,55 +32,15 @@ from posenc_lib.scheme import NOPE
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
 
 
-def hidden(
-    name: str, tokens: Tensor, queries: slice = slice(None), keys: slice = slice(None)
-) -> dict[str, Tensor]:
-    return {"q_x": tokens[:, queries], "k_x": tokens[:, keys]} if name in HIDDEN else {}
-
-
-def layer(
-    name: str,
-    tokens: Tensor,
-    positions: Tensor,
-    mask: Tensor,
-    queries: slice,
-    keys: slice,
-) -> Tensor:
-    """Self-attention on tokens (B, T, WIDTH), whose projections are three fixed matrices."""
-    q, k, v = (
-        (tokens @ normal(HEADS, WIDTH, WIDTH, seed=s)[:, None] / 3).transpose(0, 1)
-        for s in (11, 12, 13)
-    )
-    return attention(
-        q[:, :, queries],
-        k[:, :, keys],
-        v[:, :, keys],
-        q_positions=positions[..., queries],
-        k_positions=positions[..., keys],
-        scheme=SCHEMES[name],
-        mask=mask[..., queries, keys],
-        **hidden(name, tokens, queries, keys),
-    )
-
-
-ALL = slice(None)
-
-
 def full(name: str, tokens: Tensor, offset: int = 0) -> Tensor:
     at = arange(tokens.shape[1], offset)
-    return layer(name, tokens, at, causal(at, at), ALL, ALL)
+    return layer(SCHEMES[name], tokens, at, mask=causal(at, at))
 
 
 @every_scheme
 def test_positions_do_something(name: str) -> None:
     tokens, at = normal(2, 9, WIDTH), arange(9)
-    q, k, v = (
-        (tokens @ normal(HEADS, WIDTH, WIDTH, seed=s)[:, None] / 3).transpose(0, 1)
-        for s in (11, 12, 13)
-    )
-    nope = attention(
-        q, k, v, q_positions=at, k_positions=at, scheme=NOPE, mask=causal(at, at)
-    )
+    nope = layer(NOPE, tokens, at, mask=causal(at, at))
     assert max_error(full(name, tokens), nope) > 1e-2
 
 
@@ -90,7 +50,8 @@ def test_rows_padded_by_different_amounts_then_one_step(name: str) -> None:
     real = torch.arange(8) >= torch.tensor([[0], [3]])
     positions = from_mask(real)
     mask = causal(positions, positions) & key_padding_mask(real)
-    out = layer(name, tokens, positions, mask, slice(7, 8), ALL)
+    last = mask[..., 7:, :]
+    out = layer(SCHEMES[name], tokens, positions, mask=last, queries=slice(7, 8))
     alone = torch.cat(
         (full(name, tokens[:1])[:, :, -1:], full(name, tokens[1:, 3:])[:, :, -1:])
     )
@@ -101,7 +62,7 @@ def test_rows_padded_by_different_amounts_then_one_step(name: str) -> None:
 def test_one_row_of_positions_is_the_batch_with_that_row(name: str) -> None:
     tokens, at = normal(3, 6, WIDTH), arange(6)
     rows = at.expand(3, -1)
-    batched = layer(name, tokens, rows, causal(rows, rows), ALL, ALL)
+    batched = layer(SCHEMES[name], tokens, rows, mask=causal(rows, rows))
     assert max_error(batched, full(name, tokens)) <= rounding(batched)
     q = normal(3, HEADS, 6, WIDTH)
     mixed = attention_weights(
@@ -110,7 +71,7 @@ def test_one_row_of_positions_is_the_batch_with_that_row(name: str) -> None:
         q_positions=at,
         k_positions=rows,
         scheme=SCHEMES[name],
-        **hidden(name, tokens),
+        **hidden(SCHEMES[name], tokens),
     )
     assert max_error(
         mixed,
@@ -120,7 +81,7 @@ def test_one_row_of_positions_is_the_batch_with_that_row(name: str) -> None:
             q_positions=rows,
             k_positions=rows,
             scheme=SCHEMES[name],
-            **hidden(name, tokens),
+            **hidden(SCHEMES[name], tokens),
         ),
     ) <= rounding(mixed)
 
@@ -137,7 +98,7 @@ def test_grouped_keys_are_repeated_keys(name: str) -> None:
         "q_positions": at,
         "k_positions": at,
         "scheme": SCHEMES[name],
-        **hidden(name, tokens),
+        **hidden(SCHEMES[name], tokens),
     }
     grouped = attention(q, kv, kv, **how)
     repeated = kv.repeat_interleave(2, 1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 
 import torch
+from helpers import seeded
 
 from posenc_lib.embedding.learned import LearnedEmbedding
 
 
 def test_learned_embedding_looks_up_rows() -> None:
-    embedding = LearnedEmbedding(7, 3, generator=torch.Generator().manual_seed(0))
+    embedding = LearnedEmbedding(7, 3, generator=seeded(0))
     positions = torch.tensor([[0, 6, 2], [5, 5, 1]])
     out = embedding(positions)
     for b, t in itertools.product(range(2), range(3)):

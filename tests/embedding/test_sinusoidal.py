@@ -37,11 +37,12 @@ def test_sinusoids_shift_linearly_and_their_products_see_the_distance(
     # (cos, sin) of the shifted angle is the rotation by the shift: sines are second
     # members of pairs (cos, sin).
     swapped = here.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2)
-    turned = RoPE(inverse_frequencies(2 * pairs))(
+    rotated = RoPE(inverse_frequencies(2 * pairs))(
         torch.full((6,), shift), torch.float64
     )(swapped)
     assert (
-        max_error(turned.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2), there) <= bound
+        max_error(rotated.unflatten(-1, (pairs, 2)).flip(-1).flatten(-2), there)
+        <= bound
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from helpers import seeded
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -300,7 +301,7 @@ def on_grid(width: int) -> Callable[[Tensor], Tensor]:
 
 
 def _schemes() -> dict[str, PositionScheme]:
-    series, draw = inverse_frequencies(8), torch.Generator().manual_seed(0)
+    series, draw = inverse_frequencies(8), seeded(0)
     text = {
         "M-RoPE": mrope_frequencies(series, (2, 1, 1)),
         "interleaved M-RoPE": mrope_interleaved_frequencies(series, (2, 1, 1)),

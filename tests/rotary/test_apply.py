@@ -27,9 +27,7 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def tables(*shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    angles = 5 * torch.randn(
-        *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    angles = 5 * normal(*shape, seed=1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import same_but_for_rounding
+from helpers import same_but_for_rounding, seeded
 from torch import Tensor
 
 from posenc_lib.attention import attention, causal
@@ -24,7 +24,7 @@ ROPE = RoPE(inverse_frequencies(4))
 def projections(
     rope: RoPE = ROPE, dtype: torch.dtype = torch.float64
 ) -> tuple[LatentQueries, LatentKeys]:
-    draw = torch.Generator().manual_seed(3)
+    draw = seeded(3)
     sizes = dict(latent=LATENT, content_dim=CONTENT, rope=rope, std=0.5, generator=draw)
     return (
         LatentQueries(WIDTH, HEADS, **sizes).to(dtype),
@@ -37,7 +37,7 @@ def tokens(length: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
         2,
         length,
         WIDTH,
-        generator=torch.Generator().manual_seed(4),
+        generator=seeded(4),
         dtype=torch.float64,
     ).to(dtype)
 
@@ -59,7 +59,7 @@ def test_latent_attention_is_its_equation() -> None:
     for b in range(2):
         for t, position in enumerate(at.tolist()):
 
-            def turned(vector: Tensor, position: int = position) -> Tensor:
+            def rotated(vector: Tensor, position: int = position) -> Tensor:
                 c, s = (f(position * ROPE.frequencies) for f in (torch.cos, torch.sin))
                 first, second = vector[::2], vector[1::2]
                 return torch.stack(
@@ -69,7 +69,7 @@ def test_latent_attention_is_its_equation() -> None:
             down = queries.down.weight @ x[b, t]
             latent, shared = (
                 keys.down.weight @ x[b, t],
-                turned(keys.rotary.weight @ x[b, t]),
+                rotated(keys.rotary.weight @ x[b, t]),
             )
             for h in range(HEADS):
                 content, rotary = (
@@ -79,7 +79,7 @@ def test_latent_attention_is_its_equation() -> None:
                 q_h = torch.cat(
                     (
                         queries.up.weight[content] @ down,
-                        turned(queries.rotary.weight[rotary] @ down),
+                        rotated(queries.rotary.weight[rotary] @ down),
                     )
                 )
                 k_h = torch.cat((keys.key_up.weight[content] @ latent, shared))
@@ -174,7 +174,7 @@ def test_latent_compiles_and_has_gradients() -> None:
 
 def test_latent_weights_are_drawn_from_the_papers_normal() -> None:
     def make(seed: int) -> LatentKeys:
-        draw = torch.Generator().manual_seed(seed)
+        draw = seeded(seed)
         return LatentKeys(
             64, 4, latent=32, content_dim=16, value_dim=16, rope=ROPE, generator=draw
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import normal, seeded
+from helpers import normal, rotated_by_loop, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -67,18 +67,9 @@ def scores(
 # ---- the equation, as a loop
 
 
-def turned(x: Tensor, positions: Tensor, frequencies: Tensor, layout: str) -> Tensor:
-    """One (d,) vector at one (axes,) position, pair by pair."""
-    out, pairs = x.clone(), frequencies.shape[-1]
-    for i in range(pairs):
-        angle = sum(
-            float(p) * float(w)
-            for p, w in zip(positions, frequencies[:, i], strict=True)
-        )
-        a, b = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + pairs)
-        out[a] = x[a] * math.cos(angle) - x[b] * math.sin(angle)
-        out[b] = x[a] * math.sin(angle) + x[b] * math.cos(angle)
-    return out
+def rotated(x: Tensor, positions: Tensor, frequencies: Tensor, layout: str) -> Tensor:
+    """One (d,) vector at one (axes,) position."""
+    return rotated_by_loop(x, (positions @ frequencies).tolist(), layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -98,7 +89,7 @@ def test_brute_force(layout: str, batched: bool, by_head: bool) -> None:
     for x, at, out in ((q, q_at, q_out), (k, k_at, k_out)):
         for b, h, t in itertools.product(range(batch), range(heads), range(length)):
             p = at[b, t] if batched else at[t]
-            one = turned(
+            one = rotated(
                 x[b, h, t, :6], p, frequencies[h] if by_head else frequencies, layout
             )
             torch.testing.assert_close(out[b, h, t, :6], one, atol=1e-12, rtol=0)
@@ -178,14 +169,14 @@ def test_one_axis_is_rope() -> None:
 
 def test_axial_is_one_rope_for_each_axis() -> None:
     at, x = grid((2, 3, 4)), normal(1, 1, 24, 20)
-    turn = AxialRoPE(axial_frequencies((2, 3, 5), 100.0))(at, torch.float64)
+    rotation = AxialRoPE(axial_frequencies((2, 3, 5), 100.0))(at, torch.float64)
     parts = [
         RoPE(inverse_frequencies(part.shape[-1], 100.0))(at[:, axis], torch.float64)(
             part
         )
         for axis, part in enumerate(x.split((4, 6, 10), -1))
     ]
-    torch.testing.assert_close(turn(x), torch.cat(parts, -1), atol=1e-13, rtol=0)
+    torch.testing.assert_close(rotation(x), torch.cat(parts, -1), atol=1e-13, rtol=0)
 
 
 def test_mixed_with_directions_along_the_axes_is_axial() -> None:
@@ -205,7 +196,7 @@ def test_mixed_rope_is_the_equation(layout: str) -> None:
     q_out, k_out = mixed.transform(q, k, at, at)
     for x, out in ((q, q_out), (k, k_out)):
         for b, h, t in itertools.product(range(2), range(3), range(5)):
-            expected = turned(x[b, h, t], at[t], mixed.frequencies[h], layout)
+            expected = rotated(x[b, h, t], at[t], mixed.frequencies[h], layout)
             torch.testing.assert_close(out[b, h, t], expected, atol=1e-12, rtol=0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import normal
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -272,13 +273,11 @@ def test_p_rope_keeps_the_fastest_pairs_of_the_full_spectrum() -> None:
         0.178,
     ]
     assert close(proportional(128, 1e4, fraction=0.25, factor=8).frequencies, kept / 8)
-    x = torch.randn(
-        1, 1, 3, 128, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
-    turned = RoPE(**proportional(128, 1e4, fraction=0.25)._asdict())(
+    x = normal(1, 1, 3, 128, seed=0)
+    rotated = RoPE(**proportional(128, 1e4, fraction=0.25)._asdict())(
         arange(3), torch.float64
     )(x)
-    assert torch.equal(turned[..., 32:], x[..., 32:])
+    assert torch.equal(rotated[..., 32:], x[..., 32:])
 
 
 def test_a_schedule_is_what_rope_takes() -> None:
@@ -428,12 +427,7 @@ def test_F1_29_the_attention_factor_is_replaced_and_applied_once() -> None:
     assert (
         yarn_released(8, 1e4, attention_factor=1.5, **settings_).attention_factor == 1.5
     )
-    q, k = (
-        torch.randn(
-            1, 1, 3, 8, generator=torch.Generator().manual_seed(i), dtype=torch.float64
-        )
-        for i in (1, 2)
-    )
+    q, k = (normal(1, 1, 3, 8, seed=i) for i in (1, 2))
     at, schedule = arange(3), yarn_released(8, 1e4, **settings_)
 
     def weights(factor: float, scale: float | None) -> Tensor:

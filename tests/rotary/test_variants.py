@@ -124,10 +124,10 @@ def test_scores_are_relative(name: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", ROTATIONS)
 def test_rotations_keep_norms_and_form_a_group(name: str) -> None:
-    turned, _ = ROTATIONS[name](Q, K, AT, AT)
-    assert torch.allclose(turned.norm(dim=-1), Q.norm(dim=-1), rtol=1e-12, atol=0)
+    rotated, _ = ROTATIONS[name](Q, K, AT, AT)
+    assert torch.allclose(rotated.norm(dim=-1), Q.norm(dim=-1), rtol=1e-12, atol=0)
     if name != "STRING":  # whose transform is a change of basis as well
-        there, _ = ROTATIONS[name](turned, K, -AT, AT)
+        there, _ = ROTATIONS[name](rotated, K, -AT, AT)
         assert torch.allclose(there, Q, rtol=0, atol=1e-12)
         still, _ = ROTATIONS[name](Q, K, torch.zeros(T), AT)
         assert torch.allclose(still, Q, rtol=0, atol=1e-14)
@@ -199,8 +199,8 @@ def test_xpos_is_its_equation() -> None:
                 complex(*x[0, 0, at, 2 * i : 2 * i + 2].tolist())
                 for x, at in ((Q, m), (K, n))
             )
-            turned = q * k.conjugate() * cmath.exp(1j * distance * float(PAIRS[i]))
-            expected += zeta ** (distance / 20) * turned.real
+            rotated = q * k.conjugate() * cmath.exp(1j * distance * float(PAIRS[i]))
+            expected += zeta ** (distance / 20) * rotated.real
         assert float(mine[0, 0, m, n]) == pytest.approx(expected, rel=1e-11)
 
 
@@ -218,10 +218,10 @@ def test_F1_75_xpos(layout: str) -> None:
     units = convert_layout(
         torch.eye(4, dtype=torch.float64), source="interleaved", target=layout
     )
-    for power, turned in zip(
+    for power, rotated in zip(
         (1, -1), xpos.transform(*(2 * [units[:, None, None]]), at, at), strict=True
     ):
-        norms = turned[:, 0, 0].norm(
+        norms = rotated[:, 0, 0].norm(
             dim=-1
         )  # of the channels pair 0, pair 0, pair 1, pair 1
         assert torch.allclose(
@@ -321,9 +321,9 @@ def test_roper_in_attention() -> None:
 def test_pope_is_its_equation() -> None:
     module = pope(heads=2)
     k = K[:, :2]
-    q, turned = module.transform(Q, k, AT, AT + 1)
-    assert q.shape[-1] == turned.shape[-1] == 2 * D
-    mine = q @ turned.repeat_interleave(2, 1).mT
+    q, rotated = module.transform(Q, k, AT, AT + 1)
+    assert q.shape[-1] == rotated.shape[-1] == 2 * D
+    mine = q @ rotated.repeat_interleave(2, 1).mT
     for h, m, n in ((0, 1, 2), (3, 4, 0), (2, 2, 2)):
         expected = 0.0
         for c in range(D):
@@ -401,14 +401,16 @@ def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) 
     q = Q.float()
     for module, skew in ((one, same), (many, each)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            turned, _ = module.transform(q, K.float(), FAR, FAR)
+            rotated, _ = module.transform(q, K.float(), FAR, FAR)
         values, vectors = torch.linalg.eigh(
             1j * skew
         )  # iA is Hermitian, so exp(pA) has the phases −p·eigenvalue
         for t, p in enumerate(FAR.tolist()):
             matrix = ((vectors * (-1j * p * values).exp()[:, None]) @ vectors.mH).real
             exact = (matrix @ q[:, :, t, :, None].double())[..., 0]
-            assert torch.allclose(turned[:, :, t].double(), exact, rtol=1e-6, atol=1e-6)
+            assert torch.allclose(
+                rotated[:, :, t].double(), exact, rtol=1e-6, atol=1e-6
+            )
 
 
 @torch.no_grad()
@@ -541,9 +543,9 @@ def test_fope_is_its_equation(layout: str) -> None:
     kept = module.frequencies.shape[0]
     assert kept == 2  # ω = 1, 0.1 turn within 512; 0.01 and 0.001 don't
     q, k = module.transform(Q, K[:, :2], AT, AT)
-    for x, turned, shared in ((Q, q, 2), (K[:, :2], k, 1)):
-        x, turned = (
-            convert_layout(y, source=layout, target="interleaved") for y in (x, turned)
+    for x, rotated, shared in ((Q, q, 2), (K[:, :2], k, 1)):
+        x, rotated = (
+            convert_layout(y, source=layout, target="interleaved") for y in (x, rotated)
         )
         for h, t in ((0, 2), (1, 4), (x.shape[1] - 1, 3)):
             for i in range(D // 2):
@@ -567,7 +569,7 @@ def test_fope_is_its_equation(layout: str) -> None:
                     [a * c - b * s, a * s + b * c], dtype=torch.float64
                 )
                 assert torch.allclose(
-                    turned[0, h, t, 2 * i : 2 * i + 2], expected, rtol=0, atol=1e-12
+                    rotated[0, h, t, 2 * i : 2 * i + 2], expected, rtol=0, atol=1e-12
                 )
 
 
@@ -652,12 +654,14 @@ def test_multiples_span_no_plane(dtype: torch.dtype, width: int) -> None:
 
 
 def test_grape_in_coordinate_planes_is_rope() -> None:
-    turned, axes = Q, torch.eye(D, dtype=torch.float64)
+    rotated, axes = Q, torch.eye(D, dtype=torch.float64)
     for i in range(D // 2):
-        turned = grape(
-            turned, AT, axes[2 * i + 1], axes[2 * i], frequency=float(PAIRS[i])
+        rotated = grape(
+            rotated, AT, axes[2 * i + 1], axes[2 * i], frequency=float(PAIRS[i])
         )
-    assert torch.allclose(turned, RoPE(PAIRS)(AT, torch.float64)(Q), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        rotated, RoPE(PAIRS)(AT, torch.float64)(Q), rtol=0, atol=1e-12
+    )
 
 
 def test_gradients_of_a_grape_plane_and_of_learned_frequencies() -> None:
