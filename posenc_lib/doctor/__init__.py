@@ -1,6 +1,6 @@
-"""The doctor: which convention does a position function follow, and what is wrong with it, from its behaviour alone.
+"""The doctor: the convention of a position function, and its faults, from behaviour.
 
-Nothing is read but outputs. Conventions that behaviour can't judge, such as the base,
+It reads nothing but outputs. Conventions that behaviour can't judge, such as the base,
 are facts of the report; say what you meant, and a difference is a finding.
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -25,7 +25,8 @@ from posenc_lib.doctor.tables import diagnose_table
 
 __all__ = ["Finding", "Report", "diagnose"]
 
-KINDS = ("rotary", "pair", "table", "bias", "buckets")
+Kind = Literal["rotary", "pair", "table", "bias", "buckets"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 NUMBERS = ("base", "factor", "attention_factor", "offset")
 WHOLE = ("rotary_dim", "num_buckets", "max_distance")
 WORDS = {
@@ -42,17 +43,19 @@ def diagnose(
     fn: Callable[..., Any],
     head_dim: int | None = None,
     *,
-    kind: str | None = None,
-    token_axis: int = -2,
-    **wanted: Any,
+    kind: Kind | None = None,
+    token_axis: Literal[-2, 1] = -2,
+    **intended: Any,
 ) -> Report:
     """Say which convention a position function follows, and what is wrong with it.
 
-    Equation: fn(x, p) = R_p x, measured by x = unit vectors, p = 0, 1, 2, … and a few
-        far away
-    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′, or (q, k, positions) → (q′,
-        k′), or positions (T,) → table (T, d), or (q_positions, k_positions) → bias (H,
-        Tq, Tk), or relative positions (T,) → buckets (T,)
+    Equation: fn(x, p) = R_p x, measured by x = unit vectors, p = 0, 1, 2, … and
+        a few far away
+    Shapes: fn is (x (B, H, T, d), positions (T,)) → x′,
+        or (q, k, positions) → (q′, k′),
+        or positions (T,) → table (T, d),
+        or (q_positions, k_positions) → bias (H, Tq, Tk),
+        or relative positions (T,) → buckets (T,)
 
     `str(report)` is a page of 80 columns; `report.facts`, `report.findings` and
     `report.ok` are for programs.
@@ -60,15 +63,15 @@ def diagnose(
     Args:
         fn: the function. It is called some 40 times, on the CPU.
         head_dim: d, needed for a rotation or a table.
-        kind: "rotary", "pair", "table", "bias" or "buckets"; found out by calling `fn`
-            if not given.
+        kind: "rotary", "pair", "table", "bias" or "buckets"; if not given, `fn` is
+            called to find out.
         token_axis: 1 where x is (B, T, H, d).
-        wanted: what was meant, where you know it: layout, direction, base, rotary_dim,
-            schedule (a function's name in `rotary.scaling`, or "none"), factor,
-            attention_factor, offset; num_buckets, max_distance, bidirectional.
+        intended: what was meant, where you know it: layout, direction, base,
+            rotary_dim, schedule (a function's name in `rotary.scaling`, or "none"),
+            factor, attention_factor, offset; num_buckets, max_distance, bidirectional.
 
     Raises:
-        TypeError, ValueError: an unknown kind or intention, or one of another type;
+        TypeError, ValueError: the kind or an intention is unknown or of another type;
             `fn` can't be called in any form.
 
     Chapter: notation
@@ -79,46 +82,47 @@ def diagnose(
         _checks.whole_number("head_dim", head_dim, least=2)
     if token_axis not in (-2, 1):
         raise ValueError(
-            "token_axis must be -2, for (B, H, T, d), or 1, for (B, T, H, d); got "
-            f"{token_axis!r}"
+            "token_axis must be -2, for (B, H, T, d), or 1, for (B, T, H, d); "
+            f"got {token_axis!r}"
         )
-    _check_wanted(wanted)
-    found = _kind(fn, head_dim) if kind is None else _checks.one_of("kind", kind, KINDS)
-    if found in ("rotary", "pair", "table") and head_dim is None:
+    _check_wanted(intended)
+    if kind is None:
+        kind = _kind(fn, head_dim)
+    _checks.one_of("kind", kind, KINDS)
+    if kind in ("rotary", "pair", "table") and head_dim is None:
         raise ValueError(
-            f"head_dim must be given for a {found} function: the width of what it "
-            "turns or returns"
+            f"head_dim must be given for a {kind} function: "
+            "the width of what it rotates or returns"
         )
-    report = Report(found)
+    report = Report(kind)
     try:
-        if found == "pair":
-            diagnose_pair(report, fn, head_dim or 0, token_axis, wanted)
-        elif found == "rotary":
-            diagnose_rotary(report, fn, head_dim or 0, token_axis, wanted)
-        elif found == "table":
-            diagnose_table(report, fn, head_dim or 0, wanted)
-        elif found == "bias":
-            diagnose_bias(report, fn, wanted)
+        if kind == "pair":
+            diagnose_pair(report, fn, head_dim or 0, token_axis, intended)
+        elif kind == "rotary":
+            diagnose_rotary(report, fn, head_dim or 0, token_axis, intended)
+        elif kind == "table":
+            diagnose_table(report, fn, head_dim or 0, intended)
+        elif kind == "bias":
+            diagnose_bias(report, fn, intended)
         else:
-            diagnose_buckets(report, fn, wanted)
+            diagnose_buckets(report, fn, intended)
     except CallError as refusal:
         report.add_finding(
             "refused",
             f"A call that the diagnosis needs failed: {refusal}.",
             "Another signature or shape than (x, positions), positions, or "
-            "(q_positions, k_positions); a table shorter "
-            "than the first 64 positions, or one that does not fit its slots, as "
-            "cosines of an odd width.",
+            "(q_positions, k_positions); a table shorter than the first 64 positions, "
+            "or one that does not fit its slots, as cosines of an odd width.",
             "argument",
         )
     return report
 
 
-def _check_wanted(wanted: dict[str, Any]) -> None:
+def _check_wanted(intended: dict[str, Any]) -> None:
     known = (*WORDS, *NUMBERS, *WHOLE, "bidirectional")
-    for name, value in wanted.items():
+    for name, value in intended.items():
         if name not in known:
-            raise TypeError(f"{name} is no intention; known are {', '.join(known)}")
+            raise TypeError(f"{name} is not an intention; known are {', '.join(known)}")
         if value is None:
             continue
         if name in WORDS:
@@ -133,16 +137,16 @@ def _check_wanted(wanted: dict[str, Any]) -> None:
             _checks.whole_number(name, value, least=1)
 
 
-def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
+def _kind(fn: Callable[..., Any], head_dim: int | None) -> Kind:
     """What kind of function it is, by what it takes and returns."""
-    at, reasons = torch.arange(5), []
+    positions, reasons = torch.arange(5), []
     try:
-        one = call(fn, at)
-        if one.shape == at.shape and not one.is_floating_point():
+        result = call(fn, positions)
+        if result.shape == positions.shape and not result.is_floating_point():
             return "buckets"
-        if not (
-            one.shape[-2:] == (5, 5) and head_dim != 5 and _is_bias(fn)
-        ):  # k_positions may have a default
+        # a bias too may take one argument: k_positions can have a default
+        square = result.shape[-2:] == (5, 5) and head_dim != 5
+        if not (square and _is_bias(fn)):
             return "table"
     except CallError as refusal:
         reasons.append(str(refusal))
@@ -151,7 +155,7 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
             for shape in ((1, 1, 5), (1, 5), (5,)):
                 try:
                     x = torch.ones(*shape, head_dim, dtype=dtype)
-                    if call(fn, x, at).shape == x.shape:
+                    if call(fn, x, positions).shape == x.shape:
                         return "rotary"
                 except CallError as refusal:
                     reasons.append(str(refusal))
@@ -160,7 +164,7 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
             if any(
                 is_pair(fn, y, p)
                 for y in (x, x.transpose(1, 2))
-                for p in (at, at.expand(2, -1))
+                for p in (positions, positions.expand(2, -1))
             ):
                 return "pair"
     try:
@@ -168,14 +172,13 @@ def _kind(fn: Callable[..., Any], head_dim: int | None) -> str:
             return "bias"
     except CallError as refusal:
         reasons.append(str(refusal))
-    inside = [
-        reason for reason in reasons if "positional argument" not in reason
-    ]  # what is said of a right form
+    # errors from inside a call with the right number of arguments
+    inside = [reason for reason in reasons if "positional argument" not in reason]
     if head_dim is not None and "positional argument" not in reasons[-1]:
-        return "rotary"  # it may turn another axis: the diagnosis says so
+        return "rotary"  # it may rotate another axis: the diagnosis says so
     raise ValueError(
-        "fn must take (x, positions), (q, k, positions), positions or (q_positions, "
-        "k_positions), or give kind"
+        "fn must take (x, positions), (q, k, positions), "
+        "positions or (q_positions, k_positions), or give kind"
         + (" (and head_dim, which all but a bias need): " if head_dim is None else ": ")
         + (inside or reasons)[0]
     )
@@ -206,7 +209,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--head-dim", type=int, metavar="D", help="needed for a rotation or a table"
     )
-    parser.add_argument("--kind", choices=KINDS, help="found out if not given")
+    parser.add_argument("--kind", choices=KINDS, help="detected if not given")
     parser.add_argument(
         "--token-axis",
         type=int,
@@ -230,28 +233,31 @@ def add_parser(commands: Any) -> None:
     meant.add_argument(
         "--bidirectional", action=argparse.BooleanOptionalAction, default=None
     )
-    parser.epilog = "example: python -m posenc_lib doctor mymodel.rope:apply --head-dim 128 --base 500000"
+    parser.epilog = (
+        "example: "
+        "python -m posenc_lib doctor mymodel.rope:apply --head-dim 128 --base 500000"
+    )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the report; 1 if something is wrong."""
-    wanted = {
-        name: getattr(given, name)
+    intended = {
+        name: getattr(arguments, name)
         for name in (*WORDS, *NUMBERS, *WHOLE, "bidirectional")
     }
     report = diagnose(
-        load(given.function),
-        given.head_dim,
-        kind=given.kind,
-        token_axis=given.token_axis,
-        **wanted,
+        load(arguments.function),
+        arguments.head_dim,
+        kind=arguments.kind,
+        token_axis=arguments.token_axis,
+        **intended,
     )
     print(report)
     return 0 if report.ok else 1
 
 
 def load(name: str) -> Callable[..., Any]:
-    """The function that "package.module:function" names; dots go on into classes and objects."""
+    """The function that "package.module:function" names; dots lead into objects."""
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise ValueError(
@@ -259,7 +265,7 @@ def load(name: str) -> Callable[..., Any]:
         )
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
     except Exception as error:
         raise ValueError(
             f"module {module!r} can't be imported: {type(error).__name__}: {error}"
@@ -267,10 +273,10 @@ def load(name: str) -> Callable[..., Any]:
     finally:
         sys.path.pop(0)
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise ValueError(
-                f"function {name!r}: {part!r} is not in "
-                f"{getattr(found, '__name__', module)}"
+                f"function {name!r}: "
+                f"{part!r} is not in {getattr(target, '__name__', module)}"
             )
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    return target  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Diagnose a bias (q_positions, k_positions) → matrix: ALiBi's lines or T5's buckets. Or buckets themselves."""
+"""Diagnose a bias (q_positions, k_positions) → matrix, or a function → buckets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 def diagnose_bias(
-    report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
+    report: Report, fn: Callable[..., Any], intended: dict[str, Any]
 ) -> None:
-    """See whether the matrix depends on distance alone, then which lines or steps it is made of."""
+    """Check that the matrix depends on distance alone; then find its lines or steps."""
     near = _bias(fn, range(NEAR), range(NEAR))
     past = np.tril(np.ones((NEAR, NEAR), bool))
     if (
@@ -46,22 +46,18 @@ def diagnose_bias(
     line = near[:, -1]  # of the last query
     index = np.arange(NEAR)
     slopes = np.array([np.polyfit(index, row, 1)[0] for row in line])
-    straight = np.abs(line - line[:, :1] - slopes[:, None] * index).max() < 1e-2 * max(
-        np.abs(slopes).max(), 1e-9
-    )
-    key_only = (
-        np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6
-        and np.abs(slopes).max() > 1e-6
-    )
+    steepest = np.abs(slopes).max()
+    misfit = np.abs(line - line[:, :1] - slopes[:, None] * index).max()
+    straight = misfit < 1e-2 * max(steepest, 1e-9)
+    key_only = np.abs(near[:, -1, :8] - near[:, 7, :8]).max() < 1e-6 and steepest > 1e-6
     if not _check_relative(report, fn, near, bool(key_only)):
         return
-    if straight and np.abs(slopes).max() > 1e-6:
-        _check_alibi(report, near, slopes, bool(key_only), wanted)
-        _check_slopes(
-            report, slopes, _bias(fn, [REACH + 1], range(REACH + 2))[:, 0, ::-1]
-        )
+    if straight and steepest > 1e-6:
+        _check_alibi(report, near, slopes, bool(key_only), intended)
+        far = _bias(fn, [REACH + 1], range(REACH + 2))[:, 0, ::-1]
+        _check_slopes(report, slopes, far)
     else:
-        _check_t5(report, _by_distance(fn), wanted)
+        _check_t5(report, _by_distance(fn), intended)
 
 
 def _bias(fn: Callable[..., Any], q: Any, k: Any) -> Array:
@@ -72,9 +68,8 @@ def _bias(fn: Callable[..., Any], q: Any, k: Any) -> Array:
         result = result[0]
     result = result[None] if result.dim() == 2 else result
     if result.dim() == 3 and result.shape[1:] == (1, len(k)):
-        result = result.expand(
-            -1, len(q), -1
-        )  # of the key alone: one row for all queries
+        # of the key alone: one row for all queries
+        result = result.expand(-1, len(q), -1)
     if result.dim() != 3 or result.shape[1:] != (len(q), len(k)):
         raise CallError(
             f"{len(q)} queries and {len(k)} keys gave shape {tuple(result.shape)}"
@@ -85,14 +80,13 @@ def _bias(fn: Callable[..., Any], q: Any, k: Any) -> Array:
 def _check_relative(
     report: Report, fn: Callable[..., Any], near: Array, key_only: bool
 ) -> bool:
-    """The same distances give the same biases: one query against a cache, other places, gaps."""
+    """Equal distances, equal biases: one query against a cache, far positions, gaps."""
 
     def off(rows: Array, expected: Array) -> float:
         if key_only:  # a constant in a row changes no softmax
             rows, expected = rows - rows[..., :1], expected - expected[..., :1]
-        behind = np.arange(rows.shape[1])[:, None] + rows.shape[2] - rows.shape[
-            1
-        ] >= np.arange(rows.shape[2])
+        queries, keys = rows.shape[1:]
+        behind = np.arange(queries)[:, None] + keys - queries >= np.arange(keys)
         return float(np.abs(rows[:, behind] - expected[:, behind]).max())
 
     last = _bias(fn, [NEAR - 1], range(NEAR))
@@ -107,9 +101,8 @@ def _check_relative(
                 if first
                 else f", by up to {number(off(last, near[:, -1:]))}."
             ),
-            "The bias is built from the lengths and not from the positions, and a "
-            "query over a cache is taken for the "
-            "first token.",
+            "The bias is built from the lengths and not from the positions, "
+            "and a query over a cache is taken for the first token.",
             "argument",
         )
         return False
@@ -122,11 +115,11 @@ def _check_relative(
     ):
         report.add_finding(
             "low-precision",
-            f"Biases are {rounds[0]} numbers: at positions 100 … {later[-1]} they "
-            "differ from those of the same "
+            f"Biases are {rounds[0]} numbers: "
+            f"at positions 100 … {later[-1]} they differ from those of the same "
             f"distances near 0 by up to {number(off(moved, near))}.",
-            "Products of slopes and positions are rounded to 16 bits, and so is what "
-            "is left of the differences.",
+            "Products of slopes and positions are rounded to 16 bits, "
+            "and so is what is left of the differences.",
             "precision",
         )
         return False
@@ -141,17 +134,17 @@ def _check_relative(
         ]
         report.add_finding(
             "not-relative",
-            "Biases change when all positions move by 100, by up to "
-            f"{number(off(moved, near))}"
+            "Biases change when all positions move by 100, "
+            f"by up to {number(off(moved, near))}"
             + (
                 f"; those of {unread[0]} positions alone change nothing."
                 if len(unread) == 1
                 else "."
             ),
-            f"The {unread[0]} positions are counted off a length, 0, 1, …, and not "
-            "read."
+            f"The {unread[0]} positions are counted off a length, 0, 1, …, "
+            "and not read."
             if len(unread) == 1
-            else "They depend on one position alone, and not only by a constant a row.",
+            else "They depend on one position alone, by more than a constant per row.",
             "distance",
         )
         return False
@@ -160,9 +153,8 @@ def _check_relative(
     if padded > 1e-4:
         report.add_finding(
             "padding",
-            "With positions 0, 0, 0, 1, 2, as left padding gives them, distances are "
-            "those of the slots: off by "
-            f"{number(padded)}.",
+            "With positions 0, 0, 0, 1, 2, as left padding gives them, "
+            f"distances are those of the slots: off by {number(padded)}.",
             "Slots are counted, padding included.",
             "argument",
         )
@@ -170,7 +162,7 @@ def _check_relative(
 
 
 def _check_alibi(
-    report: Report, near: Array, slopes: Array, key_only: bool, wanted: dict[str, Any]
+    report: Report, near: Array, slopes: Array, key_only: bool, intended: dict[str, Any]
 ) -> None:
     report.facts["form"] = "ALiBi" + (
         ", of the key's position alone (the same softmax)" if key_only else ""
@@ -180,19 +172,15 @@ def _check_alibi(
         report.add_finding(
             "sign",
             f"In {int((slopes < 0).sum())} of {len(slopes)} heads the bias grows with "
-            "distance: the slope towards the "
-            f"query is {number(float(slopes.min()))}.",
+            f"distance: the slope towards the query is {number(float(slopes.min()))}.",
             "query − key is used without the minus: distant keys are rewarded.",
             "penalty",
         )
-    if (
-        not key_only
-        and (own := np.abs(np.diagonal(near, axis1=1, axis2=2)).max()) > 1e-6
-    ):
+    diagonal = np.abs(np.diagonal(near, axis1=1, axis2=2)).max()
+    if not key_only and diagonal > 1e-6:
         report.notes.append(
-            f"The query's own position has a bias of up to {number(float(own))} and "
-            "not 0: among past keys a constant "
-            "a row, which no softmax sees."
+            f"The query's own position has a bias of up to {number(float(diagonal))} "
+            "and not 0: among past keys a constant a row, which no softmax sees."
         )
     ahead = near[:, 0, 1:4] - near[:, 0, :1]
     if (
@@ -201,13 +189,13 @@ def _check_alibi(
         and (ahead * np.sign(slopes)[:, None] > 1e-9).any()
     ):
         report.notes.append(
-            "Keys ahead of the query are rewarded: fine under a causal mask, wrong "
-            "without one."
+            "Keys ahead of the query are rewarded: "
+            "fine under a causal mask, wrong without one."
         )
 
 
 def _check_far(report: Report, slopes: Array, row: Array) -> None:
-    """Biases (H, n) at the distances 0, 1, … from a query at a large position: each step must be the slope."""
+    """Biases (H, n) at distances 0, 1, … from a far query: each step is the slope."""
     steps = -np.diff(row) / slopes[:, None]
     wrong = np.flatnonzero(np.abs(steps - 1).max(0) > 1e-2)
     if not len(wrong):
@@ -222,12 +210,18 @@ def _check_far(report: Report, slopes: Array, row: Array) -> None:
             "distance",
         )
     elif steps[0, first] < -0.5:
-        seen = f"From distance {first} to {first + 1} the bias jumps by {number(float(steps[0, first]))} slopes."
+        seen = (
+            f"From distance {first} to {first + 1} the bias jumps "
+            f"by {number(float(steps[0, first]))} slopes."
+        )
         report.add_finding(
             "far-positions", seen, "Distances wrap around at some length.", "distance"
         )
     else:
-        seen = f"For a query at {row.shape[1] - 1:,}, from distance {first} on neighbours get other steps than the slope."
+        seen = (
+            f"For a query at {row.shape[1] - 1:,}, "
+            f"from distance {first} on the steps between neighbours are not the slope."
+        )
         report.add_finding(
             "low-precision",
             seen,
@@ -237,17 +231,20 @@ def _check_far(report: Report, slopes: Array, row: Array) -> None:
 
 
 def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
-    right, size = alibi_slopes(len(slopes)).numpy(), np.abs(slopes)
-    if np.abs(size / right - 1).max() < 1e-5:
+    published, size = alibi_slopes(len(slopes)).numpy(), np.abs(slopes)
+    if np.abs(size / published - 1).max() < 1e-5:
         _check_far(report, slopes, far)
         return
     heads = len(slopes)
     plain = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
     for dtype in LOW:
-        if np.abs(size / rounded(right, dtype) - 1).max() < 1e-5:
+        if np.abs(size / rounded(published, dtype) - 1).max() < 1e-5:
             name = str(dtype).removeprefix("torch.")
-            worst = float(np.abs(size / right - 1).max())
-            seen = f"All slopes are {name} numbers, off by up to {worst:.2g} of their value."
+            worst = float(np.abs(size / published - 1).max())
+            seen = (
+                f"All slopes are {name} numbers, "
+                f"off by up to {worst:.2g} of their value."
+            )
             report.add_finding(
                 "slopes-cast",
                 seen,
@@ -257,14 +254,17 @@ def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
             return
     if np.abs(size / plain - 1).max() < 1e-4:
         seen = f"The slopes of {heads} heads are one geometric series, 2^(−8h/{heads})."
-        cause = "The formula for a power of two is used for every count; the released code joins two series."
-    elif np.abs(np.sort(size) / np.sort(right) - 1).max() < 1e-4:
+        cause = (
+            "The formula for a power of two is used for every count; "
+            "the released code joins two series."
+        )
+    elif np.abs(np.sort(size) / np.sort(published) - 1).max() < 1e-4:
         seen, cause = (
-            "The slopes are right, and in another order.",
+            "The slopes are right, but in another order.",
             "They were sorted; checkpoints have the code's order.",
         )
-    elif np.ptp(size / right) < 1e-4 * (size / right).mean():
-        times = float((size / right).mean())
+    elif np.ptp(size / published) < 1e-4 * (size / published).mean():
+        times = float((size / published).mean())
         seen = f"Every slope is {number(times)} times the published one."
         cause = (
             "The bias is added before the 1/√d."
@@ -274,13 +274,16 @@ def _check_slopes(report: Report, slopes: Array, far: Array) -> None:
         if same(times, 2 ** (8 / heads)):
             cause = "The exponent starts at 0 and not at 1."
     else:
-        seen = f"The slopes are {listed(size[:4])}, …; published are {listed(right[:4])}, …."
+        seen = (
+            f"The slopes are {listed(size[:4])}, …; "
+            f"published are {listed(published[:4])}, …."
+        )
         cause = "Another formula, or one head's slopes sliced for another rank."
     report.add_finding("slopes", seen, cause, "slopes")
 
 
 def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
-    """Biases of the keys 0, 1, … behind the query, and ahead of it: (H, REACH + 1) each."""
+    """Biases of the keys 0, 1, … behind and ahead of the query: (H, REACH + 1) each."""
     past = _bias(fn, [REACH], range(REACH + 1))[:, 0, ::-1]
     future = _bias(fn, [0], range(REACH + 1))[:, 0]
     if (future[:, 1:] <= -9999).all():  # a causal mask, which is no bucket
@@ -289,14 +292,14 @@ def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
 
 
 def diagnose_buckets(
-    report: Report, fn: Callable[..., Any], wanted: dict[str, Any]
+    report: Report, fn: Callable[..., Any], intended: dict[str, Any]
 ) -> None:
     """A function relative → bucket."""
     distance = torch.arange(REACH + 1)
     past, future = (
         call(fn, relative).double().numpy()[None] for relative in (-distance, distance)
     )
-    size = wanted.get("num_buckets")
+    size = intended.get("num_buckets")
     largest = int(max(past.max(), future.max()))
     report.facts["largest bucket"] = largest
     if size is not None and largest >= size:
@@ -304,11 +307,11 @@ def diagnose_buckets(
             "bucket-range",
             f"Relative position {_where(past, future, size)} falls into bucket "
             f"{largest}; there are {size}.",
-            "The clamp to the last bucket is missing, or the buckets are not halved "
-            "for two directions.",
+            "The clamp to the last bucket is missing, "
+            "or the buckets are not halved for two directions.",
             "buckets",
         )
-    _check_t5(report, (past, future), wanted, labels=True)
+    _check_t5(report, (past, future), intended, labels=True)
 
 
 def _where(past: Array, future: Array, size: int) -> str:
@@ -319,7 +322,7 @@ def _where(past: Array, future: Array, size: int) -> str:
 def _check_t5(
     report: Report,
     biases: tuple[Array, Array],
-    wanted: dict[str, Any],
+    intended: dict[str, Any],
     *,
     labels: bool = False,
 ) -> None:
@@ -343,16 +346,19 @@ def _check_t5(
     if len(past) == 1:
         report.add_finding(
             "sign",
-            "All past keys share one bucket, and keys ahead of the query have buckets "
-            "by distance.",
+            "All past keys share one bucket, "
+            "and keys ahead of the query have buckets by distance.",
             "The relative position is taken as query − key; it is key − query.",
             "relative",
         )
         return
     bidirectional = len(future) > 1
     report.facts["directions"] = 2 if bidirectional else 1
-    if wanted.get("bidirectional") not in (None, bidirectional):
-        seen = f"Keys ahead of the query {'have buckets of their own' if bidirectional else 'share one bucket'}."
+    if intended.get("bidirectional") not in (None, bidirectional):
+        seen = (
+            "Keys ahead of the query "
+            f"{'have their own buckets' if bidirectional else 'share one bucket'}."
+        )
         report.add_finding(
             "direction",
             seen,
@@ -360,35 +366,27 @@ def _check_t5(
             "buckets",
         )
         return
-    exact = int(
-        np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0]
-    )  # buckets of one distance, from 0 on
+    # buckets of one distance, from 0 on
+    exact = int(np.flatnonzero(np.append(np.diff(past), REACH) > 1)[0])
     clipped = len(past) == exact + 1 <= REACH
-    size, longest = wanted.get("num_buckets"), wanted.get("max_distance")
+    size, longest = intended.get("num_buckets"), intended.get("max_distance")
     counts = [len(past), *range(len(past) + 1, 2 * exact + 1)]  # some may be empty
     if size is not None:
         counts = [size // (2 if bidirectional else 1)]
     plain = len(past) > REACH // 4 or (clipped and size is None)
-    found = (
-        []
-        if plain
-        else [
-            (n, far)
-            for n in counts
-            if (far := _max_distance(past, n, longest)) is not None
-        ]
-    )
-    count, distance = found[0] if found else (counts[0], None)
-    if plain or (
-        clipped and not found
-    ):  # many buckets for a short way hold one distance each
+    count, distance = counts[0], None
+    if not plain:
+        fitting = ((n, _max_distance(past, n, longest)) for n in counts)
+        count, distance = next(
+            ((n, far) for n, far in fitting if far is not None), (count, None)
+        )
+    # many buckets over a short reach hold one distance each
+    if plain or (clipped and distance is None):
         report.facts["form"] = (
             "no buckets: a bias for each distance" + f" up to {exact}" * clipped
         )
-        if wanted.get("num_buckets") is not None:
-            seen = (
-                f"{len(past)} of the distances up to {REACH} have a bias of their own."
-            )
+        if intended.get("num_buckets") is not None:
+            seen = f"{len(past)} of the distances up to {REACH} have their own bias."
             report.add_finding(
                 "no-buckets",
                 seen,
@@ -402,7 +400,10 @@ def _check_t5(
         return
     report.facts["largest distance"] = distance
     if longest is not None and distance != longest:
-        seen = f"The last buckets are those of max_distance = {distance}; {longest} was expected."
+        seen = (
+            f"The last buckets are those of max_distance = {distance}; "
+            f"{longest} was expected."
+        )
         report.add_finding(
             "max-distance", seen, "A setting of the checkpoint is not read.", "buckets"
         )
@@ -410,14 +411,15 @@ def _check_t5(
         _check_labels(report, biases, count, distance, bidirectional)
 
 
-def _max_distance(begins: Array, count: int, wanted: int | None) -> int | None:
-    """The max_distance with which T5's rule for `count` buckets has these edges: the one wanted, else the roundest."""
+def _max_distance(begins: Array, count: int, intended: int | None) -> int | None:
+    """The max_distance for which T5's rule for `count` buckets has these edges.
+
+    Where several do: the intended one, else the roundest.
+    """
     if count % 2 or count < 4:
         return None
-    exact, far = (
-        count // 2,
-        int(begins[-1]),
-    )  # the last bucket begins at ⌈E (M/E)^((E−1)/E)⌉
+    # the last bucket begins at ⌈E (M/E)^((E−1)/E)⌉
+    exact, far = count // 2, int(begins[-1])
     low, high = (
         exact * (edge / exact) ** (exact / (exact - 1))
         for edge in (max(far - 1, exact), max(far, exact))
@@ -425,11 +427,11 @@ def _max_distance(begins: Array, count: int, wanted: int | None) -> int | None:
     matching = [
         distance
         for distance in range(max(int(low) - 1, exact + 1), int(high) + 2)
-        if sorted(set(t5_bucket_edges(count, distance)))
-        == begins.tolist()  # a bucket may be empty
+        # a set, since a bucket may be empty
+        if sorted(set(t5_bucket_edges(count, distance))) == begins.tolist()
     ]
-    if wanted in matching:
-        return wanted
+    if intended in matching:
+        return intended
     return max(matching, key=lambda d: (d & -d, d % 10 == 0), default=None)
 
 
@@ -442,17 +444,22 @@ def _wrong_edges(
     bidirectional: bool,
 ) -> None:
     begins = listed(past[exact : exact + 6])
-    seen = f"{len(past)} buckets a direction, {exact} of them for one distance each, then from {begins} … on."
-    other = (past[1:] - 1, np.append(0, past + 1), np.append(0, past[1:] - 1))
-    moved = [edges for edges in other if _max_distance(edges, count, longest)]
-    if moved:
+    seen = (
+        f"{len(past)} buckets a direction, {exact} of them for one distance each, "
+        f"then from {begins} … on."
+    )
+    shifted = (past[1:] - 1, np.append(0, past + 1), np.append(0, past[1:] - 1))
+    if any(_max_distance(edges, count, longest) for edges in shifted):
         report.add_finding(
             "bucket-shifted", seen, "Relative positions are off by one.", "buckets"
         )
     elif (len(past) > count and _max_distance(past[:count], count, longest)) or len(
         past
     ) == 2 * exact + 1:
-        cause = "The last bucket is not clamped: far distances fall into the next one, or into the other direction's."
+        cause = (
+            "The last bucket is not clamped: "
+            "far distances fall into the next one, or into the other direction's."
+        )
         if "bucket-range" not in report.codes:
             report.add_finding("bucket-clamp", seen, cause, "buckets")
     elif len(past) == 2 * count:
@@ -470,16 +477,21 @@ def _wrong_edges(
         )
         report.add_finding("bucket-halving", seen, f"The buckets {cause}.", "buckets")
     elif exact < count // 2:
-        cause = "Half of a direction's buckets hold one distance each; here it is halved again, or not at all."
+        cause = (
+            "Half of a direction's buckets hold one distance each; "
+            "here it is halved again, or not at all."
+        )
         report.add_finding("bucket-exact", seen, cause, "buckets")
     else:
-        right = (
-            ""
-            if longest is None
-            else f" T5 has {listed(t5_bucket_edges(count, longest)[exact : exact + 6])} …."
+        published = ""
+        if longest is not None:
+            edges = t5_bucket_edges(count, longest)[exact : exact + 6]
+            published = f" T5 has {listed(edges)} …."
+        cause = (
+            "A logarithm in another base or precision decides on the wrong side "
+            "of an edge."
         )
-        cause = "A logarithm in another base or precision decides on the wrong side of an edge."
-        report.add_finding("bucket-edges", seen + right, cause, "buckets")
+        report.add_finding("bucket-edges", seen + published, cause, "buckets")
 
 
 def _check_labels(
@@ -492,15 +504,15 @@ def _check_labels(
     """The numbers of the buckets, not only their edges."""
     distance = torch.arange(REACH + 1)
     size = count * (2 if bidirectional else 1)
-    right = [
+    expected = [
         t5_bucket(
             r, bidirectional=bidirectional, num_buckets=size, max_distance=longest
         ).numpy()
         for r in (-distance, distance)
     ]
-    if all((a[0] == b).all() for a, b in zip(biases, right, strict=True)):
+    if all((a[0] == b).all() for a, b in zip(biases, expected, strict=True)):
         return
-    swapped = bidirectional and (biases[0][0][1:] == right[1][1:]).all()
+    swapped = bidirectional and (biases[0][0][1:] == expected[1][1:]).all()
     if swapped:
         report.add_finding(
             "sign",
@@ -509,7 +521,9 @@ def _check_labels(
             "relative",
         )
     else:
-        count = sum(int((a[0] != b).sum()) for a, b in zip(biases, right, strict=True))
+        count = sum(
+            int((a[0] != b).sum()) for a, b in zip(biases, expected, strict=True)
+        )
         shared = bidirectional and (biases[0] == biases[1]).all()
         seen = (
             "Past and future share buckets."

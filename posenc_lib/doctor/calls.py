@@ -1,4 +1,4 @@
-"""The same positions in other calls, in other dtypes, far from 0, for each row of a batch, and again at the end."""
+"""The same positions in other calls and dtypes, far from 0, per row, and once more."""
 
 from __future__ import annotations
 
@@ -15,34 +15,40 @@ from posenc_lib.doctor.measure import (
     CallError,
     Model,
     Rotary,
+    apparent_positions,
     displacement,
-    places,
+    measured_frequencies,
     rounded,
-    speeds,
 )
 from posenc_lib.doctor.report import MISPLACED, Report, listed, number
 from posenc_lib.doctor.schedules import Fit, fit, same
 
 NEAR = 32  # consecutive positions from 0
 FAR = (500, 1000, 4093, 20011, 100003)
-RUN = 16  # consecutive positions at each far place
+RUN = 16  # consecutive positions at each far start
 LOW = (torch.bfloat16, torch.float16)
 
 
 def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> None:
-    """The same positions in other calls: with others, shifted, alone, in another order."""
+    """The same positions in other calls: shifted, alone, in another order."""
     if displacement(model.first, model.frequencies, 1e-3) is None:
         return
     if np.abs(rotary.matrices((9, 10))[0] - rotary.matrices((9, 31))[0]).max() > 1e-4:
-        seen = "Position 9 is turned otherwise in a call with position 31 than in one with position 10."
-        cause = "Positions are divided by the longest one, counted from it, or sorted. Each token's place is its own."
+        seen = (
+            "Position 9 is rotated differently in a call with position 31 than in one "
+            "with position 10."
+        )
+        cause = (
+            "Positions are divided by the longest one, counted from it, or sorted. "
+            "Each token's place is its own."
+        )
         report.add_finding("length-dependent", seen, cause, "argument")
     elif not _shifted(report, rotary, model, near):
         _others(report, rotary, model, near)
 
 
 def _shifted(report: Report, rotary: Rotary, model: Model, near: Array) -> bool:
-    """Whether positions from 7 on are turned as others, all by one displacement."""
+    """Whether positions from 7 on are rotated as others, all by one shift."""
     shift = 7
     shifted = rotary.matrices(range(shift, NEAR + shift))
     if np.abs(shifted[:-shift] - near[shift:]).max() < 1e-4:
@@ -50,12 +56,13 @@ def _shifted(report: Report, rotary: Rotary, model: Model, near: Array) -> bool:
     delta = _common(model.difference(shifted, range(shift, NEAR + shift)), model)
     if delta is None:
         return False
-    other_length = rotary.matrices(range(shift, NEAR + shift - 1))
-    if (
-        np.abs(other_length[: NEAR - 2 * shift] - near[shift : NEAR - shift]).max()
-        < 1e-4
-    ):
-        seen = f"A second call of as many tokens, at positions {shift} …, returned the angles of the first."
+    shorter = rotary.matrices(range(shift, NEAR + shift - 1))
+    off = np.abs(shorter[: NEAR - 2 * shift] - near[shift : NEAR - shift]).max()
+    if off < 1e-4:
+        seen = (
+            f"A second call of as many tokens, at positions {shift} …, "
+            "returned the angles of the first."
+        )
         report.add_finding(
             "cache-key",
             seen,
@@ -66,10 +73,11 @@ def _shifted(report: Report, rotary: Rotary, model: Model, near: Array) -> bool:
     unread = round(delta) == -shift
     report.add_finding(
         "offset-ignored" if unread else "cache-offset",
-        f"Positions {shift} … {NEAR + shift - 1} are turned as {number(shift + delta)} "
-        "…" + (": the positions given are not used." if unread else "."),
-        "The function counts 0 … T−1 off the shape of x. With a cache, every new token "
-        "is then at 0."
+        f"Positions {shift} … {NEAR + shift - 1} are rotated as "
+        f"{number(shift + delta)} …"
+        + (": the positions passed in are not used." if unread else "."),
+        "The function counts 0 … T−1 off the shape of x. "
+        "With a cache, every new token is then at 0."
         if unread
         else "An offset is added to positions that have it already.",
         "argument",
@@ -79,67 +87,77 @@ def _shifted(report: Report, rotary: Rotary, model: Model, near: Array) -> bool:
 
 def _others(report: Report, rotary: Rotary, model: Model, near: Array) -> None:
     """Few tokens, and positions that do not rise."""
-    for given in ((9,), (23,), (9, 10, 11), (12, 3, 4, 9, 0, 0, 5)):
+    for positions in ((9,), (23,), (9, 10, 11), (12, 3, 4, 9, 0, 0, 5)):
+        names, count = listed(positions), len(positions)
         try:
-            measured = rotary.matrices(given)
+            measured = rotary.matrices(positions)
         except CallError as refusal:
-            report.notes.append(f"Positions {listed(given)} are refused: {refusal}.")
+            report.notes.append(f"Positions {names} are refused: {refusal}.")
             continue
-        if np.abs(measured - near[list(given)]).max() < 1e-4:
+        if np.abs(measured - near[list(positions)]).max() < 1e-4:
             continue
-        found = [
+        shifts = [
             displacement(row, model.frequencies, 1e-2)
-            for row in model.difference(measured, given)
+            for row in model.difference(measured, positions)
         ]
-        if None in found:
-            continue  # frequencies that depend on the length: check_far tells
+        if None in shifts:
+            continue  # frequencies that depend on the length: check_far reports them
         read = [
             round(p + float(delta or 0), 3)
-            for p, delta in zip(given, found, strict=True)
+            for p, delta in zip(positions, shifts, strict=True)
         ]
-        if given[0] == 12:
-            text = f"Positions {listed(given)} are turned as {listed(read)}."
-            report.add_finding("order-ignored", text, _order(given, read), "argument")
+        if positions[0] == 12:
+            text = f"Positions {names} are rotated as {listed(read)}."
+            cause = _order(positions, read)
+            report.add_finding("order-ignored", text, cause, "argument")
         else:
             cause = (
-                "The offset counts the token about to be processed, or is advanced "
-                "twice by the prompt: with n tokens "
-                "cached, the next one is at position n."
+                "The offset counts the token about to be processed, "
+                "or is advanced twice by the prompt: "
+                "with n tokens cached, the next one is at position n."
             )
-            text = f"In a call of {len(given)} token{'s' * (len(given) > 1)}, {listed(given)} is turned as "
+            text = (
+                f"In a call of {count} token{'s' * (count > 1)}, {names} is rotated as "
+            )
             report.add_finding(
                 "cache-offset", f"{text}{listed(read)}.", cause, "argument"
             )
 
 
-def _order(given: Sequence[int], read: list[float]) -> str:
+def _order(positions: Sequence[int], read: list[float]) -> str:
     """What the function makes of positions in any order."""
-    if read == sorted(given):
+    if read == sorted(positions):
         return "Positions are sorted. Padding and packing need each where it is."
     first = next(
         (
             word
-            for word, p in (("first", given[0]), ("smallest", min(given)))
+            for word, p in (("first", positions[0]), ("smallest", min(positions)))
             if read[0] == p
         ),
         None,
     )
     if first and np.ptp(np.array(read) - np.arange(len(read))) < 1e-2:
-        return f"Only the {first} position is read, and the others are counted on from it. Padding and packing need each."
-    return "A token's place depends on the others of its call. Padding and packing need each position as it is given."
+        return (
+            f"Only the {first} position is read, and the others are counted from it. "
+            "Padding and packing need each."
+        )
+    return (
+        "A token's position depends on the others of its call. "
+        "Padding and packing need each position as it is passed in."
+    )
 
 
 def _common(difference: Array, model: Model) -> float | None:
-    """One displacement for all tokens."""
-    found = [displacement(row, model.frequencies, 1e-2) for row in difference]
-    known = [delta for delta in found if delta is not None]
-    return known[0] if len(known) == len(found) and np.ptp(known) < 1e-2 else None
+    """One shift for all tokens."""
+    shifts = [displacement(row, model.frequencies, 1e-2) for row in difference]
+    known = [delta for delta in shifts if delta is not None]
+    return known[0] if len(known) == len(shifts) and np.ptp(known) < 1e-2 else None
 
 
 def check_far(
-    report: Report, rotary: Rotary, model: Model, fitted: Fit, wanted: dict[str, Any]
+    report: Report, rotary: Rotary, model: Model, fitted: Fit, intended: dict[str, Any]
 ) -> float:
-    """Angles far out against those near 0; returns the position from which on they are others."""
+    """Angles far out against those near 0; returns the position where they change."""
     noise, seen = 0.0, NEAR
     for start in FAR:
         positions = np.arange(start, start + RUN)
@@ -160,11 +178,14 @@ def check_far(
             )
             continue
         return _explain_far(
-            report, rotary, model, matrices, positions, fitted, wanted, seen
+            report, rotary, model, matrices, positions, fitted, intended, seen
         )
-    made = "float64" if noise < 2e-6 else f"float32, off by {noise:.1g} rad at {seen:,}"
-    report.facts["angles"] = f"{made} (x in {str(rotary.dtype).removeprefix('torch.')})"
-    if wanted.get("schedule") == "longrope" and fitted.name == "none":
+    angles = (
+        "float64" if noise < 2e-6 else f"float32, off by {noise:.1g} rad at {seen:,}"
+    )
+    dtype = str(rotary.dtype).removeprefix("torch.")
+    report.facts["angles"] = f"{angles} (x in {dtype})"
+    if intended.get("schedule") == "longrope" and fitted.name == "none":
         report.add_finding(
             "schedule-ignored",
             f"No scaling is applied, up to position {seen:,}.",
@@ -175,7 +196,7 @@ def check_far(
 
 
 def _broken(report: Report, model: Model, matrices: Array, positions: Array) -> bool:
-    """Whether outputs far out are no rotations at all, or none of the length that they have near 0."""
+    """Whether far outputs are not rotations, or not of the length they have near 0."""
     bad = np.flatnonzero(~np.isfinite(matrices).all((1, 2)))
     if len(bad):
         overflow = "float16 ends at 65,504: positions or angles overflow."
@@ -183,7 +204,7 @@ def _broken(report: Report, model: Model, matrices: Array, positions: Array) -> 
         cause = (
             overflow
             if float16
-            else "A table ends there and goes on uninitialised, or angles overflow."
+            else "A table ends there and the rest is uninitialised, or angles overflow."
         )
         seen = f"At position {positions[bad[0]]:,} outputs are not finite."
         report.add_finding(
@@ -194,7 +215,7 @@ def _broken(report: Report, model: Model, matrices: Array, positions: Array) -> 
             )
         )
         return True
-    first, second = model.hands(matrices)
+    first, second = model.phasors(matrices)
     lengths = np.abs(first)
     uneven = (
         (np.abs(first - second).max(1) > 1e-3)
@@ -206,10 +227,9 @@ def _broken(report: Report, model: Model, matrices: Array, positions: Array) -> 
         row = lengths[bad[0]]
         report.add_finding(
             "far-norm",
-            f"At position {positions[bad[0]]:,} the outputs are no rotation: lengths "
-            "are multiplied by "
-            f"{listed(sorted({row.min(), row.max()}))}, and near 0 by "
-            f"{number(model.factor)}.",
+            f"At position {positions[bad[0]]:,} the outputs are not a rotation: "
+            f"lengths are multiplied by {listed(sorted({row.min(), row.max()}))}, "
+            f"and near 0 by {number(model.factor)}.",
             "A table ends there, and what follows was not filled in.",
             "state",
         )
@@ -217,24 +237,20 @@ def _broken(report: Report, model: Model, matrices: Array, positions: Array) -> 
 
 
 def _readings(model: Model, positions: Array) -> dict[str, Array]:
-    """What rounding to 16 bits, at any of the places where code does it, makes of the angles."""
+    """The angles after rounding to 16 bits, wherever code might do it."""
     readings = {}
     start = round(displacement(model.first, model.frequencies, 1e-3) or 0)
     for dtype in LOW:
         name = str(dtype).removeprefix("torch.")
-        p, w = (
-            rounded(positions + start, dtype)[:, None] - start,
-            rounded(model.frequencies, dtype),
-        )
+        p = rounded(positions + start, dtype)[:, None] - start
+        w = rounded(model.frequencies, dtype)
         exact_p = np.asarray(positions, dtype=float)[:, None]
         readings[f"positions rounded to {name}"] = p * model.frequencies
         readings[f"frequencies rounded to {name}"] = exact_p * w
-        counted = rounded(
-            rounded(positions[0], dtype) + positions - positions[0], dtype
-        )[:, None]
+        counted = rounded(positions[0], dtype) + positions - positions[0]
         readings[
             f"the first position rounded to {name}, the others counted from it"
-        ] = counted * model.frequencies
+        ] = rounded(counted, dtype)[:, None] * model.frequencies
         readings[f"positions and frequencies rounded to {name}"] = p * w
         readings[f"angles rounded to {name}"] = rounded(
             exact_p * model.frequencies, dtype
@@ -266,13 +282,11 @@ def _misread(
     off = float(np.abs(measured - np.exp(1j * model.angles(positions))).max())
     report.add_finding(
         "low-precision",
-        f"{where}, positions {positions[0]:,} … {positions[-1]:,} are turned as if "
-        f"with {name}: cosines and sines are "
-        f"off by up to {number(round(off, 3))}.",
-        "Positions or angles are made in the dtype of the model or the query. bfloat16 "
-        "has every integer only up to "
-        "256, float16 up to 2048. Make them in float32 or float64 and cast cosines and "
-        "sines last.",
+        f"{where}, positions {positions[0]:,} … {positions[-1]:,} are rotated as if "
+        f"with {name}: cosines and sines are off by up to {number(round(off, 3))}.",
+        "Positions or angles are made in the dtype of the model or the query. "
+        "bfloat16 has every integer only up to 256, float16 up to 2048. "
+        "Make them in float32 or float64 and cast cosines and sines last.",
         "bfloat16",
     )
     return True
@@ -285,52 +299,57 @@ def _explain_far(
     matrices: Array,
     positions: Array,
     fitted: Fit,
-    wanted: dict[str, Any],
+    intended: dict[str, Any],
     good: int,
 ) -> float:
-    """Angles that are right near 0 and wrong far out."""
-    hands = model.hands(matrices)[0] / model.factor
-    if _misread(report, model, hands, positions, "Whatever the dtype of x", 0.02):
+    """Angles that are right near 0 and wrong far out; returns where they change."""
+    phasors = model.phasors(matrices)[0] / model.factor
+    if _misread(report, model, phasors, positions, "Whatever the dtype of x", 0.02):
         return math.inf
-    read_as = places(
+    read_as = apparent_positions(
         model.difference(matrices, positions), positions, model.frequencies
     )
     if report.codes & MISPLACED:
         return float(good)  # which these angles follow from
     if read_as is not None:
-        every = read_as[np.abs(read_as - positions) > 0.5]
-        wrong = np.flatnonzero(np.abs(read_as - positions) > 0.5)[:3]
-        text = f"Positions {listed(positions[wrong])}, … are turned as {listed(read_as[wrong].round(2) + 0.0)}, …"
-        report.add_finding("far-positions", text, misplaced(every), "argument")
+        wrong = np.flatnonzero(np.abs(read_as - positions) > 0.5)
+        first = wrong[:3]
+        text = (
+            f"Positions {listed(positions[first])}, "
+            f"… are rotated as {listed(read_as[first].round(2) + 0.0)}, …"
+        )
+        report.add_finding("far-positions", text, misplaced(read_as[wrong]), "argument")
         return float(good)
     begin = _boundary(rotary, model, good, int(positions[-1]))
     beyond, attributes = _far_frequencies(model, matrices, positions), Fit(("free",))
     if beyond is not None:
         attributes = fit(beyond, 2 * len(beyond))
-    later = None
+    farther_base = None
     try:
         far = np.arange(FAR[-1], FAR[-1] + RUN) if positions[0] < 50_000 else positions
-        other = _far_frequencies(model, rotary.matrices(far.tolist()), far)
-        later = None if other is None else fit(other, 2 * len(other))
+        farther = _far_frequencies(model, rotary.matrices(far.tolist()), far)
+        if farther is not None:
+            farther_base = fit(farther, 2 * len(farther)).base
     except CallError:
         pass
-    report.facts["angles"] = f"others from position {begin:,} on"
-    head = f"From position {begin:,} on the frequencies are others"
+    report.facts["angles"] = f"different from position {begin:,} on"
+    head = f"From position {begin:,} on the frequencies are different"
     geometric = (
         attributes.name == "none"
         and attributes.base is not None
         and fitted.base is not None
     )
-    grows = later is not None and later.base is not None and attributes.base is not None
-    if geometric and grows and not same(later.base or 0, attributes.base or 0, 1e-3):  # type: ignore[union-attr]
+    grows = farther_base is not None and not same(
+        farther_base, attributes.base or 0, 1e-3
+    )
+    if geometric and grows:
         report.facts["schedule"] = "dynamic_ntk"
         report.notes.append(
             f"{head}: the base grows with the length, {number(attributes.base or 0)} "
-            f"at {positions[-1] + 1:,}. That is "
-            "dynamic NTK. Keys cached before the change were turned by other angles; "
-            "cache them unrotated."
+            f"at {positions[-1] + 1:,}. That is dynamic NTK. Keys cached before "
+            "the change were rotated by other angles; cache them unrotated."
         )
-        if wanted.get("schedule") not in (None, "dynamic_ntk"):
+        if intended.get("schedule") not in (None, "dynamic_ntk"):
             report.add_finding(
                 "schedule",
                 f"{head}, as in dynamic NTK.",
@@ -340,20 +359,19 @@ def _explain_far(
     elif geometric and attributes.fault == "":
         report.add_finding(
             "base-changes",
-            f"{head}: the base is {number(attributes.base or 0)}, and "
-            f"{number(fitted.base or 0)} before.",
-            "A long-context base or table is used beyond the trained length only, or a "
-            "fallback drops the base there. "
-            "Keys cached before no longer match.",
+            f"{head}: the base is {number(attributes.base or 0)}, "
+            f"and {number(fitted.base or 0)} before.",
+            "A long-context base or table is used beyond the trained length only, "
+            "or a fallback drops the base there. Keys cached before no longer match.",
             "dynamic_ntk",
         )
     else:
         report.notes.append(
-            f"{head} ({attributes.name}), as in LongRoPE, which has one list of "
-            "factors up to the trained length and "
-            "another beyond. Keys cached before the change must be turned anew."
+            f"{head} ({attributes.name}), as in LongRoPE, which has one "
+            "list of factors up to the trained length and another beyond. "
+            "Keys cached before the change must be rotated again."
         )
-        if wanted.get("schedule") not in (None, "longrope", "dynamic_ntk"):
+        if intended.get("schedule") not in (None, "longrope", "dynamic_ntk"):
             report.add_finding(
                 "schedule",
                 f"{head}.",
@@ -364,14 +382,14 @@ def _explain_far(
 
 
 def misplaced(read_as: Array) -> str:
-    """Why positions far out are taken for others."""
+    """Why far positions are taken for others."""
     if np.abs(read_as - read_as.round()).max() > 0.02:
         return "Positions are scaled beyond some length."
     if len(read_as) > 1 and np.ptp(read_as) < 0.5:
         end = (
             "clamped to a table's length"
             if read_as[0] > 0.5
-            else "taken for 0, or not turned, beyond a table's end"
+            else "taken for 0, or not rotated, beyond a table's end"
         )
         return f"Positions are {end}."
     return (
@@ -380,35 +398,34 @@ def misplaced(read_as: Array) -> str:
 
 
 def _boundary(rotary: Rotary, model: Model, good: int, bad: int) -> int:
-    """The first position whose lone token is turned by other angles, by halving."""
+    """The first position whose lone token is rotated by other angles, by bisection."""
     good += RUN - 1 if good > NEAR else -1
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            off = np.abs(
-                model.difference(rotary.matrices([middle]), [middle])
-            ).max() > max(1e-3, 1e-6 * middle)
+            difference = model.difference(rotary.matrices([middle]), [middle])
+            changed = np.abs(difference).max() > max(1e-3, 1e-6 * middle)
         except CallError:
-            off = True
-        good, bad = (good, middle) if off else (middle, bad)
+            changed = True
+        good, bad = (good, middle) if changed else (middle, bad)
     return bad
 
 
 def _far_frequencies(model: Model, matrices: Array, positions: Array) -> Array | None:
     """Frequencies from positions far out, if their angles are still ω p + φ."""
-    hands = model.hands(matrices)[0]
-    rough, _ = speeds(hands)
+    phasors = model.phasors(matrices)[0]
+    rough, _ = measured_frequencies(phasors)
     rough = rough * np.sign(model.frequencies[-1])
-    expected = np.sign(model.frequencies[-1]) * (np.angle(hands[0]) - model.first)
+    expected = np.sign(model.frequencies[-1]) * (np.angle(phasors[0]) - model.first)
     turns = np.round((rough * positions[0] - expected) / (2 * math.pi))
-    found = (expected + 2 * math.pi * turns) / positions[0]
-    return found if (found > 0).all() else None
+    frequencies = (expected + 2 * math.pi * turns) / positions[0]
+    return frequencies if (frequencies > 0).all() else None
 
 
 def check_low_precision(
     report: Report, rotary: Rotary, model: Model, changed: float
 ) -> None:
-    """x in 16 bits: the angles must be those of x in float64, up to rounding of the result."""
+    """x in 16 bits: its angles must be those of x in float64, up to final rounding."""
     if "low-precision" in report.codes:
         return
     spans = [
@@ -416,9 +433,8 @@ def check_low_precision(
         for start in (257, 1003, 4093)
         if start + 4 < changed
     ]
-    spans = [
-        span for span in spans if _as_near(rotary, model, span)
-    ]  # what others do, too, is not the dtype's fault
+    # what other dtypes do as well is not this dtype's fault
+    spans = [span for span in spans if _as_near(rotary, model, span)]
     for dtype in LOW:
         name = str(dtype).removeprefix("torch.")
         for positions in spans:
@@ -427,14 +443,16 @@ def check_low_precision(
             except CallError as refusal:
                 report.notes.append(f"x in {name} is refused: {refusal}.")
                 break
-            hands = model.hands(matrices)[0] / model.factor
-            off = float(np.abs(hands - np.exp(1j * model.angles(positions))).max())
+            phasors = model.phasors(matrices)[0] / model.factor
+            off = float(np.abs(phasors - np.exp(1j * model.angles(positions))).max())
             if off < 0.03 or _misread(
-                report, model, hands, positions, f"With x in {name}", 0.03
+                report, model, phasors, positions, f"With x in {name}", 0.03
             ):
                 continue
-            place = f"at position {positions[0]:,}"
-            seen = f"With x in {name}, cosines and sines {place} are off by up to {number(round(off, 3))}."
+            seen = (
+                f"With x in {name}, cosines and sines at position {positions[0]:,} "
+                f"are off by up to {number(round(off, 3))}."
+            )
             report.add_finding(
                 "low-precision", seen, "Angles are made in the dtype of x.", "bfloat16"
             )
@@ -442,14 +460,10 @@ def check_low_precision(
 
 def _as_near(rotary: Rotary, model: Model, positions: Array) -> bool:
     try:
-        return bool(
-            np.abs(
-                model.difference(rotary.matrices(positions.tolist()), positions)
-            ).max()
-            < 0.01
-        )
+        difference = model.difference(rotary.matrices(positions.tolist()), positions)
     except CallError:
         return False
+    return bool(np.abs(difference).max() < 0.01)
 
 
 def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
@@ -458,39 +472,35 @@ def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
     if rotary.dims == 2:
         report.facts["positions per row"] = "no"
         return
-    at = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])
-    shape = (
-        (2, 5, rotary.dim)
-        if rotary.dims == 3
-        else (2, 5, 3, rotary.dim)
-        if rotary.token_axis == 1
-        else None
-    )
+    positions = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])
+    heads_first = rotary.dims == 4 and rotary.token_axis != 1
+    shape = (2, 3, 5) if heads_first else (2, 5) if rotary.dims == 3 else (2, 5, 3)
     x = torch.randn(
-        shape or (2, 3, 5, rotary.dim),
+        *shape,
+        rotary.dim,
         generator=torch.Generator().manual_seed(1),
         dtype=torch.float64,
     )
     try:
-        y = rotary.apply(x.to(rotary.dtype), at).double().numpy()
+        y = rotary.apply(x.to(rotary.dtype), positions).double().numpy()
     except CallError:
         report.facts["positions per row"] = "no"
         return
     tokens = x.numpy()
-    if shape is None:
+    if heads_first:
         y, tokens = np.moveaxis(y, 2, 1), np.moveaxis(tokens, 2, 1)  # (B, T, H, d)
 
-    def turned(rows: Array) -> Array:
+    def rotated(rows: Array) -> Array:
         return np.asarray(np.einsum("btij,bt...j->bt...i", near[rows], tokens))
 
-    right = at.numpy()
-    if np.abs(y - turned(right)).max() < 1e-4:
+    rows_of_batch = positions.numpy()
+    if np.abs(y - rotated(rows_of_batch)).max() < 1e-4:
         report.facts["positions per row"] = "yes"
         return
     shared = [
         rows
-        for rows in (right[[0, 0]], right[[1, 1]])
-        if np.abs(y - turned(rows)).max() < 1e-4
+        for rows in (rows_of_batch[[0, 0]], rows_of_batch[[1, 1]])
+        if np.abs(y - rotated(rows)).max() < 1e-4
     ]
     if not shared:
         report.facts["positions per row"] = "no (accepted, but used in another way)"
@@ -498,10 +508,10 @@ def check_batch(report: Report, rotary: Rotary, near: Array) -> None:
     report.facts["positions per row"] = "no"
     report.add_finding(
         "padding",
-        "Positions of shape (B, T) are accepted, and every row is turned by "
-        f"{shared[0][0].tolist()}.",
-        "One vector of positions serves the whole batch. In a left-padded batch every "
-        "short row is then wrong.",
+        "Positions of shape (B, T) are accepted, "
+        f"and every row is rotated by {shared[0][0].tolist()}.",
+        "One vector of positions serves the whole batch. "
+        "In a left-padded batch every short row is then wrong.",
         "argument",
     )
 
@@ -512,10 +522,9 @@ def check_memory(report: Report, rotary: Rotary, near: Array) -> None:
     if off > 1e-6:
         report.add_finding(
             "remembers",
-            "The first call, repeated after other ones, gives another result: off by "
-            f"{number(round(off, 6))}.",
-            "A table made for a long input is cached and never restored, as in early "
-            "dynamic NTK. The result must "
-            "depend on the arguments alone.",
+            "The first call, repeated after others, gives another result: "
+            f"off by {number(round(off, 6))}.",
+            "A table made for a long input is cached and never restored, "
+            "as in early dynamic NTK. The result must depend on the arguments alone.",
             "state",
         )

@@ -1,4 +1,4 @@
-"""Frequencies against what was meant: base, exponent, schedule and factor. For rotations and for tables."""
+"""Frequencies against what was meant: base, exponent, schedule and factor."""
 
 from __future__ import annotations
 
@@ -19,33 +19,31 @@ def check_frequencies(
     frequencies: Array,
     width: int,
     dim: int,
-    wanted: dict[str, Any],
+    intended: dict[str, Any],
     *,
     rotary: bool,
 ) -> Fit:
-    """Fit the frequencies of an encoding `width` channels wide, write the facts, and judge them."""
-    speeds = "planes" if rotary else "clocks"  # where the book explains frequencies
+    """Fit the frequencies of an encoding `width` channels wide, and judge them."""
+    reference = "planes" if rotary else "clocks"  # where the book explains frequencies
     fitted = fit(frequencies, width)
     falling = np.sort(frequencies)[::-1]
-    disordered = (
-        fitted.fault == "" and np.abs(frequencies - falling).max() > 1e-6 * falling[0]
-    )
+    unsorted = np.abs(frequencies - falling).max() > 1e-6 * falling[0]
+    disordered = fitted.fault == "" and unsorted
     if disordered and (ordered := fit(falling, width)).name != "free":
         report.facts["base"] = ordered.base
         report.add_finding(
             "pair-order",
-            f"The frequencies are those of base {number(ordered.base or 0)} in another "
-            "order: the first are "
-            f"{listed(frequencies[:3])}.",
-            "Frequencies fall from pair to pair, θ^(−2i/d). They were flipped, rolled "
-            "or sorted, or an index is off.",
-            speeds,
+            f"The frequencies are those of base {number(ordered.base or 0)} "
+            f"in another order: the first are {listed(frequencies[:3])}.",
+            "Frequencies fall from pair to pair, θ^(−2i/d). "
+            "They were flipped, rolled or sorted, or an index is off.",
+            reference,
         )
         return Fit(("free",))
-    if rising(report, frequencies, speeds):
+    if rising(report, frequencies, reference):
         report.facts["base"] = None
         return Fit(("free",))
-    slip = _slips(report, frequencies, fitted, width, wanted, speeds)
+    slip = _slips(report, frequencies, fitted, width, intended, reference)
     report.facts["base"] = fitted.base
     report.facts["schedule"] = " or ".join(
         fitted.names[:1] if fitted.name == "none" else fitted.names
@@ -57,19 +55,19 @@ def check_frequencies(
     if slip:
         return fitted
     if fitted.name == "free":
-        if _strays(report, frequencies, width, speeds):
+        if _strays(report, frequencies, width, reference):
             return fitted
         report.notes.append(
             f"No schedule fits. The first frequencies are {listed(frequencies[:4])}."
         )
-    scaled = _check_schedule(report, fitted, width, wanted, speeds)
+    scaled = _check_schedule(report, fitted, width, intended, reference)
     if not scaled:
-        _check_base(report, fitted, width, dim, wanted, speeds)
+        _check_base(report, fitted, width, dim, intended, reference)
     return fitted
 
 
-def rising(report: Report, frequencies: Array, speeds: str) -> bool:
-    """Frequencies that grow from pair to pair, as far as they stay below half a turn."""
+def rising(report: Report, frequencies: Array, reference: str) -> bool:
+    """Whether frequencies grow from pair to pair, as far as they stay below π."""
     first = frequencies[:3]
     if (
         len(first) < 3
@@ -81,9 +79,9 @@ def rising(report: Report, frequencies: Array, speeds: str) -> bool:
     report.add_finding(
         "pair-order",
         f"The frequencies rise from pair to pair: {listed(first)}, …",
-        "The position is divided by the frequency, or the exponent has the other sign: "
-        "θ^(+2i/d) for θ^(−2i/d).",
-        speeds,
+        "The position is divided by the frequency, "
+        "or the exponent has the other sign: θ^(+2i/d) for θ^(−2i/d).",
+        reference,
     )
     return True
 
@@ -93,28 +91,27 @@ def _slips(
     frequencies: Array,
     fitted: Fit,
     width: int,
-    wanted: dict[str, Any],
-    speeds: str,
+    intended: dict[str, Any],
+    reference: str,
 ) -> bool:
     """What is wrong whatever was meant."""
     base, factor = fitted.base, fitted.factor
     if fitted.fault in ("bfloat16", "float16"):
         report.add_finding(
             "buffer-cast",
-            f"All {len(frequencies)} frequencies are {fitted.fault} numbers, off the "
-            "formula by up to 1 in "
-            f"{256 if fitted.fault == 'bfloat16' else 2048}.",
-            "inv_freq is a buffer and was cast with the weights, by .half() or "
-            ".to(bfloat16). Casting back does not "
-            "bring the bits back: make it anew in float32.",
+            f"All {len(frequencies)} frequencies are {fitted.fault} numbers, off "
+            f"the formula by up to 1 in {256 if fitted.fault == 'bfloat16' else 2048}.",
+            "inv_freq is a buffer and was cast with the weights, by .half() "
+            "or .to(bfloat16). Casting back does not bring the bits back: "
+            "make it anew in float32.",
             "precision",
         )
         return True
     if fitted.fault == "inverted":
         report.add_finding(
             "ramp-inverted",
-            f"The fast pairs are slowed by {number(factor)} and the slow ones are "
-            "kept.",
+            f"The fast pairs are slowed by {number(factor)} and the slow ones "
+            "are kept.",
             "beta_fast and beta_slow are exchanged.",
             "ntk_by_parts",
         )
@@ -122,39 +119,47 @@ def _slips(
     if fitted.fault == "ntk head":
         report.add_finding(
             "ntk-in-ramp",
-            f"Slow pairs are slowed by {number(factor)}, base {number(base or 0)}, and "
-            "the fast ones follow an "
-            "NTK-aware base for the same factor.",
-            "NTK-by-parts keeps the fast pairs as they were trained; the change of "
-            "base was left in.",
+            f"Slow pairs are slowed by {number(factor)}, base {number(base or 0)}, "
+            "and the fast ones follow an NTK-aware base for the same factor.",
+            "NTK-by-parts keeps the fast pairs as they were trained; "
+            "the change of base was left in.",
             "ntk_by_parts",
         )
         return True
     if fitted.name != "linear_interpolation" or base is None:
         return False
-    meant = wanted.get("factor")
+    meant = intended.get("factor")
     if same(factor, 180 / math.pi) and meant is None:
-        seen = f"The fastest pair turns {number(1 / factor)} rad a position, which is one degree."
+        seen = (
+            f"The fastest pair rotates by {number(1 / factor)} rad per position, "
+            "which is one degree."
+        )
         report.add_finding(
             "degrees",
             seen,
             "Angles are converted from degrees; the formula has radians.",
-            speeds,
+            reference,
         )
         return True
     if factor < 1 and not (meant is not None and same(factor, meant)):
-        seen = f"The fastest pair turns {number(1 / factor)} rad a position; θ^(−2i/d) is at most 1."
+        seen = (
+            f"The fastest pair rotates by {number(1 / factor)} rad per position; "
+            "θ^(−2i/d) is at most 1."
+        )
         units = {
             math.pi: "counted in turns",
             2 * math.pi: "counted in turns",
             180 / math.pi: "converted to degrees",
         }
         unit = next(
-            (words for turn, words in units.items() if same(1 / factor, turn)), None
+            (words for angle, words in units.items() if same(1 / factor, angle)), None
         )
-        cause = "Positions are multiplied by the factor of linear interpolation; they are divided by it."
+        cause = (
+            "Positions are multiplied by the factor of linear interpolation; "
+            "they are divided by it."
+        )
         if same(factor, 0.5):
-            cause += " Or vectors are turned twice."
+            cause += " Or vectors are rotated twice."
         if unit is None:
             report.add_finding(
                 "positions-multiplied", seen, cause, "linear_interpolation"
@@ -164,17 +169,17 @@ def _slips(
                 "positions-multiplied",
                 seen,
                 f"Angles are {unit}; the formula has radians.",
-                speeds,
+                reference,
             )
         return True
     slip = next((k for k in (1, 2) if same(factor, base ** (k / width), 1e-5)), 0)
-    intended = meant is not None and same(factor, meant)
-    if slip and not intended and not (meant is None and round_number(factor)):
+    as_meant = meant is not None and same(factor, meant)
+    if slip and not as_meant and not (meant is None and round_number(factor)):
         written = "(2i + 1)/d" if slip == 1 else "2(i + 1)/d"
         report.add_finding(
             "exponent-shifted",
-            f"The first frequency is {number(1 / factor)} and not 1: the exponent is "
-            f"{written}.",
+            f"The first frequency is {number(1 / factor)} and not 1: "
+            f"the exponent is {written}.",
             "A formula that counts pairs from 1 is coded with an index from 0.",
             "shifted",
         )
@@ -182,7 +187,7 @@ def _slips(
     return False
 
 
-def _strays(report: Report, frequencies: Array, width: int, speeds: str) -> bool:
+def _strays(report: Report, frequencies: Array, width: int, reference: str) -> bool:
     """One or two pairs that are off the line on which all others lie."""
     if len(frequencies) < 8 or frequencies.min() <= 0:
         return False
@@ -195,34 +200,35 @@ def _strays(report: Report, frequencies: Array, width: int, speeds: str) -> bool
     base = math.exp(-slope * width / 2)
     report.add_finding(
         "stray-pair",
-        f"All pairs but {len(off)} have the frequencies of base {number(base)}: pair "
-        f"{off[0]} turns "
-        f"{number(float(frequencies[off[0]]))} rad a position, and "
-        f"{number(math.exp(line[off[0]]))} is on the line.",
+        f"All pairs but {len(off)} have the frequencies of base {number(base)}: "
+        f"pair {off[0]} rotates by {number(float(frequencies[off[0]]))} rad per "
+        f"position, and {number(math.exp(line[off[0]]))} is on the line.",
         "A frequency stands twice, or is overwritten; the index jumps there.",
-        speeds,
+        reference,
     )
     return True
 
 
 def _check_schedule(
-    report: Report, fitted: Fit, width: int, wanted: dict[str, Any], speeds: str
+    report: Report, fitted: Fit, width: int, intended: dict[str, Any], reference: str
 ) -> bool:
-    """Schedule and factor against those meant; True where the base has been judged with them."""
+    """Schedule and factor against those meant; True if this judges the base as well."""
     meant, factor, base = (
-        wanted.get("schedule"),
-        wanted.get("factor"),
-        wanted.get("base"),
+        intended.get("schedule"),
+        intended.get("factor"),
+        intended.get("base"),
     )
     if meant == "dynamic_ntk":
         return False
     if meant == "ntk_aware":
         return _check_ntk(report, fitted, width, factor, base)
     if meant is not None and meant not in fitted.names:
-        if (
-            fitted.name == "none" and meant != "longrope"
-        ):  # whose short list may be all 1
-            seen = f"No scaling is applied: the frequencies are those of base {number(fitted.base or 0)}."
+        # LongRoPE's short list may be all 1
+        if fitted.name == "none" and meant != "longrope":
+            seen = (
+                "No scaling is applied: "
+                f"the frequencies are those of base {number(fitted.base or 0)}."
+            )
             report.add_finding("schedule-ignored", seen, IGNORED, meant)
         elif meant != "longrope":
             follow = (
@@ -233,9 +239,9 @@ def _check_schedule(
             report.add_finding(
                 "schedule",
                 f"The frequencies follow {follow}, not {meant}.",
-                "A rope_type is read as another one, or its ramp is laid out in other "
-                "units.",
-                speeds if meant == "none" else meant,
+                "A rope_type is read as another one, "
+                "or its ramp is laid out in other units.",
+                reference if meant == "none" else meant,
             )
         return True
     if (
@@ -256,7 +262,10 @@ def _check_schedule(
             fitted.name,
         )
     elif factor is not None and factor != 1 and fitted.name == "none" and meant is None:
-        seen = f"No scaling by {number(float(factor))}: the first frequency is 1, the base {number(fitted.base or 0)}."
+        seen = (
+            f"No scaling by {number(float(factor))}: "
+            f"the first frequency is 1, the base {number(fitted.base or 0)}."
+        )
         report.add_finding("schedule-ignored", seen, IGNORED, "linear_interpolation")
     return False
 
@@ -264,9 +273,12 @@ def _check_schedule(
 def _check_ntk(
     report: Report, fitted: Fit, width: int, factor: float | None, base: float | None
 ) -> bool:
-    """NTK-aware scaling is a change of base, so it shows only against the base that it starts from."""
+    """NTK-aware scaling changes the base: it shows only against the original one."""
     if fitted.name != "none":
-        seen = f"The frequencies follow {' or '.join(fitted.names)}, and NTK-aware scaling is a change of base alone."
+        seen = (
+            f"The frequencies follow {' or '.join(fitted.names)}, "
+            "and NTK-aware scaling is a change of base alone."
+        )
         report.add_finding(
             "schedule",
             seen,
@@ -279,8 +291,8 @@ def _check_ntk(
     if factor is None:
         report.facts["factor"] = (fitted.base / base) ** ((width - 2) / width)
         return True
-    right = base * factor ** (width / (width - 2))
-    if same(fitted.base, right):
+    expected = base * factor ** (width / (width - 2))
+    if same(fitted.base, expected):
         return True
     causes = {
         base: ("schedule-ignored", "The scaling is read and not used."),
@@ -290,12 +302,11 @@ def _check_ntk(
         ),
     }
     seen = (
-        f"The base is {number(fitted.base)}; NTK-aware scaling of {number(base)} by "
-        f"{number(factor)} gives "
-        f"{number(right)}."
+        f"The base is {number(fitted.base)}; NTK-aware scaling of {number(base)} "
+        f"by {number(factor)} gives {number(expected)}."
     )
     code, cause = next(
-        (found for value, found in causes.items() if same(fitted.base, value)),
+        (cause for value, cause in causes.items() if same(fitted.base, value)),
         ("base", "Another factor or base is read."),
     )
     report.add_finding(code, seen, cause, "ntk_aware")
@@ -307,21 +318,27 @@ def _check_base(
     fitted: Fit,
     width: int,
     dim: int,
-    wanted: dict[str, Any],
-    speeds: str,
+    intended: dict[str, Any],
+    reference: str,
 ) -> None:
     """The base against the one meant, with the slips that make one of the other."""
-    base, meant = fitted.base, wanted.get("base")
+    base, meant = fitted.base, intended.get("base")
     if base is None:
         if (
             meant is not None
-            and wanted.get("schedule") is None
+            and intended.get("schedule") is None
             and fitted.name == "free"
             and width >= 8
         ):
-            seen = f"The frequencies are not those of base {number(float(meant))}, nor of any other."
-            cause = "Another formula, or a list of frequencies. Give schedule= if one that depends on a list is meant."
-            report.add_finding("base", seen, cause, speeds)
+            seen = (
+                f"The frequencies are not those of base {number(float(meant))}, "
+                "nor of any other."
+            )
+            cause = (
+                "Another formula, or a list of frequencies. "
+                "Give schedule= if one that depends on a list is meant."
+            )
+            report.add_finding("base", seen, cause, reference)
         return
     step = 2 * math.log(base) / width  # ln of the ratio of neighbours
     if (
@@ -331,10 +348,10 @@ def _check_base(
     ):
         report.add_finding(
             "exponent-floored",
-            f"Each frequency is the one before times exp(−{round(step)}), whatever the "
-            "base.",
-            "−log(base) / d // 2 is (−log(base) / d) // 2, which is floored to a whole "
-            "number.",
+            f"Each frequency is the one before times exp(−{round(step)}), "
+            "whatever the base.",
+            "−log(base) / d // 2 is (−log(base) / d) // 2, "
+            "which is floored to a whole number.",
             "floored",
         )
         return
@@ -346,8 +363,8 @@ def _check_base(
         (
             meant**0.5,
             "exponent-halved",
-            "The exponent is i/d and not 2i/d: a pair's index is taken for a "
-            "channel's.",
+            "The exponent is i/d and not 2i/d: "
+            "a pair's index is taken for a channel's.",
         ),
         (
             meant**2,
@@ -370,29 +387,33 @@ def _check_base(
             "The configuration's base is dropped, and the default 10,000 is used.",
         )
     )
-    other = round(width * math.log(meant) / math.log(base)) if base > 1 else 0
-    if meant > 1 and other > width and other % 16 == 0:
-        cause = f"The exponent is 2i/{other} and not 2i/{width}: it runs over another width, the model's say."
-        causes.append((meant ** (width / other), "exponent-width", cause))
+    wider = round(width * math.log(meant) / math.log(base)) if base > 1 else 0
+    if meant > 1 and wider > width and wider % 16 == 0:
+        cause = (
+            f"The exponent is 2i/{wider} and not 2i/{width}: "
+            "it runs over another width, the model's say."
+        )
+        causes.append((meant ** (width / wider), "exponent-width", cause))
     code, cause = next(
         ((code, cause) for value, code, cause in causes if same(base, value)),
         (
             "base",
-            "Another model's base, or a schedule that changes it: NTK-aware scaling "
-            "does.",
+            "Another model's base, or a schedule that changes it: "
+            "NTK-aware scaling does.",
         ),
     )
     report.add_finding(
         code,
-        f"The frequencies are those of base {number(base)}; {number(float(meant))} was "
-        "expected. The slowest pair "
-        f"turns {number(float(np.exp((1 - 1 / n) * (math.log(meant) - math.log(base)))))} times as fast as it should.",
+        f"The frequencies are those of base {number(base)}; "
+        f"{number(float(meant))} was expected. The slowest pair turns "
+        f"{number(float(np.exp((1 - 1 / n) * (math.log(meant) - math.log(base)))))} "
+        "times as fast as it should.",
         cause,
-        "letter" if code == "exponent-halved" else speeds,
+        "letter" if code == "exponent-halved" else reference,
     )
 
 
 def _over_head(meant: float, width: int, dim: int) -> list[tuple[float, str, str]]:
-    """The slip that partial rotary has: with half of the channels turned it looks like an exponent i/d."""
+    """Partial rotary's slip: over half of the channels it resembles an exponent i/d."""
     cause = "The exponent runs over the head and not over the rotated channels."
     return [(meant ** (width / dim), "exponent-width", cause)] if width < dim else []

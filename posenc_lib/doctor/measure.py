@@ -1,4 +1,7 @@
-"""Measure a map by what it does to unit vectors, and read angles off it. Everything measured is a numpy array."""
+"""Measure a map by what it does to unit vectors, and read angles off it.
+
+Everything measured is a numpy array.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class CallError(Exception):
 
 
 def call(fn: Callable[..., Any], *arguments: Any) -> Tensor:
-    """fn(*arguments) as a tensor; whatever goes wrong inside is a refusal, not an error of ours."""
+    """fn(*arguments) as a tensor; whatever goes wrong inside becomes a CallError."""
     try:
         with torch.no_grad():
             result = fn(*arguments)
@@ -46,18 +49,13 @@ class Rotary:
     """
 
     def __init__(self, fn: Callable[..., Any], dim: int, token_axis: int) -> None:
-        self.fn, self.dim, self.token_axis, self.dtype, self.dims = (
-            fn,
-            dim,
-            token_axis,
-            torch.float64,
-            4,
-        )
+        self.fn, self.dim, self.token_axis = fn, dim, token_axis
+        self.dtype, self.dims = torch.float64, 4
         self.rows = False  # whether positions must be (B, T)
         self._settle()
 
     def _settle(self) -> None:
-        """Find the shape of x and the dtype that the function takes: the library's first."""
+        """Find a shape and dtype of x that the function takes, the library's first."""
         refusals = []
         for dtype, dims, rows in product(
             (torch.float64, torch.float32), (4, 3, 2), (False, True)
@@ -71,13 +69,10 @@ class Rotary:
         raise CallError(refusals[0])
 
     def apply(self, x: Tensor, positions: Sequence[int] | Tensor) -> Tensor:
-        at = torch.as_tensor(positions)
-        alike = self.rows and at.dim() == 1
-        y = call(
-            self.fn,
-            x,
-            at.expand(x.shape[0] if self.dims > 2 else 1, -1) if alike else at,
-        )
+        positions = torch.as_tensor(positions)
+        if self.rows and positions.dim() == 1:
+            positions = positions.expand(x.shape[0] if self.dims > 2 else 1, -1)
+        y = call(self.fn, x, positions)
         if y.shape != x.shape:
             raise CallError(
                 f"x of shape {tuple(x.shape)} came back as {tuple(y.shape)}"
@@ -90,7 +85,7 @@ class Rotary:
         """Vectors x (N, d), each at all the positions → (N, T, d)."""
         tokens = x[:, None].expand(-1, len(positions), -1).clone()
         if self.dims == 2:
-            return torch.stack([self.apply(each, positions) for each in tokens])
+            return torch.stack([self.apply(vector, positions) for vector in tokens])
         if self.dims == 3:
             return self.apply(tokens, positions)
         axis = 2 if self.token_axis == 1 else 1
@@ -105,33 +100,28 @@ class Rotary:
 
 
 def other_axis(fn: Callable[..., Any], dim: int) -> bool:
-    """Whether x (B, H, T, d) is turned by its place on the axis of the heads, and in no call by that of the tokens.
+    """Whether x (B, H, T, d) is rotated by its head index and in no call by its token.
 
     Code that wants positions (B, T) broadcasts those of shape (T,) along the heads:
     both are tried.
     """
     size = 7 if dim != 7 else 5
-    turned = set()
+    rotated = set()
     for dtype, rows in product((torch.float64, torch.float32), (False, True)):
-        at = torch.arange(size)
+        positions = torch.arange(size).expand(2, -1) if rows else torch.arange(size)
         try:
-            y = call(
-                fn,
-                torch.ones(2, size, size, dim, dtype=dtype),
-                at.expand(2, -1) if rows else at,
-            )
+            y = call(fn, torch.ones(2, size, size, dim, dtype=dtype), positions)
         except CallError:
             continue
         if y.shape != (2, size, size, dim):
             continue
-        moved = [
-            float(
-                (y.narrow(axis, 1, size - 1) - y.narrow(axis, 0, size - 1)).abs().max()
-            )
-            for axis in (1, 2)
-        ]
-        turned.add("tokens" if moved[1] > 1e-9 else "heads" if moved[0] > 1e-6 else "")
-    return "heads" in turned and "tokens" not in turned
+        over_heads, over_tokens = (
+            float(y.diff(dim=axis).abs().max()) for axis in (1, 2)
+        )
+        rotated.add(
+            "tokens" if over_tokens > 1e-9 else "heads" if over_heads > 1e-6 else ""
+        )
+    return "heads" in rotated and "tokens" not in rotated
 
 
 def wrap(angle: Array | float) -> Array:
@@ -139,36 +129,30 @@ def wrap(angle: Array | float) -> Array:
     return np.asarray(np.angle(np.exp(1j * np.asarray(angle, dtype=float))))
 
 
-def speeds(z: Array) -> tuple[Array, Array]:
-    """Frequencies and first angles of hands z (T, n) at consecutive positions."""
+def measured_frequencies(z: Array) -> tuple[Array, Array]:
+    """Frequencies and first angles of phasors z (T, n) at consecutive positions."""
     count = len(z) - 1
-    step = np.angle(
-        (z[1:] * z[:-1].conj()).sum(0)
-    )  # a mean, so that a step of half a turn has one sign
-    return step + wrap(np.angle(z[-1] * z[0].conj()) - step * count) / count, np.angle(
-        z[0]
-    )
+    # a mean, so that a step of half a turn has one sign
+    step = np.angle((z[1:] * z[:-1].conj()).sum(0))
+    drift = wrap(np.angle(z[-1] * z[0].conj()) - step * count) / count
+    return step + drift, np.angle(z[0])
 
 
 def displacement(
     difference: Array, frequencies: Array, tolerance: float, reach: float = 0
 ) -> float | None:
-    """The number of positions δ that explains differences of angle in all pairs, ω_i δ; None if there is none.
+    """The shift δ that explains the differences of angle in all pairs, ω_i δ, or None.
 
-    From the slowest pair, which knows large δ roughly, to the fastest, which knows it
+    From the slowest pair, which gives a large δ roughly, to the fastest, which gives it
     precisely. The slowest pair is allowed whole turns, as many as it takes to find
     every |δ| ≤ `reach`.
     """
     order = np.argsort(np.abs(frequencies))
     order = order[np.abs(frequencies[order]) > 1e-12]
     slowest = float(frequencies[order[0]]) if len(order) else 1.0
-    turns = np.array(
-        sorted(
-            range(-(count := round(reach * abs(slowest) / (2 * math.pi))), count + 1),
-            key=abs,
-        )
-    )
-    delta = 2 * math.pi * turns / slowest
+    most = round(reach * abs(slowest) / (2 * math.pi))
+    turns = sorted(range(-most, most + 1), key=abs)  # 0, −1, 1, …: the smallest first
+    delta = 2 * math.pi * np.array(turns) / slowest
     for i in order:
         delta = delta + wrap(difference[i] - frequencies[i] * delta) / frequencies[i]
     misfit = np.abs(wrap(difference[:, None] - frequencies[:, None] * delta)).max(0)
@@ -176,16 +160,20 @@ def displacement(
     return float(fitting[0]) if len(fitting) else None
 
 
-def places(difference: Array, positions: Any, frequencies: Array) -> Array | None:
-    """As which position each token is turned, from differences of angle (T, n); None if one is turned as none."""
-    at = np.asarray(positions, dtype=float)
-    reach = (
-        2 * at[-1] if len(frequencies) > 2 else 0
-    )  # from p to −p, where int16 wraps; two pairs fit too many
-    found = [displacement(row, frequencies, 1e-2, reach) for row in difference]
-    return (
-        None if None in found else np.asarray(at + np.asarray(found, dtype=float)) + 0.0
-    )
+def apparent_positions(
+    difference: Array, positions: Any, frequencies: Array
+) -> Array | None:
+    """The position as which each token is rotated, or None if one has no such position.
+
+    From differences of angle (T, n).
+    """
+    positions = np.asarray(positions, dtype=float)
+    # from p to −p, where int16 wraps; two pairs fit too many
+    reach = 2 * positions[-1] if len(frequencies) > 2 else 0
+    shifts = [displacement(row, frequencies, 1e-2, reach) for row in difference]
+    if None in shifts:
+        return None
+    return np.asarray(positions + np.asarray(shifts, dtype=float)) + 0.0
 
 
 def rounded(values: Array | float, dtype: torch.dtype) -> Array:
@@ -195,7 +183,7 @@ def rounded(values: Array | float, dtype: torch.dtype) -> Array:
 
 @dataclass
 class Model:
-    """What was read off the positions near 0: pairs, the angle ω p + φ of each, and the factor on its length."""
+    """What positions near 0 show: pairs, their angles ω p + φ, and the factor on x."""
 
     pairs: Array  # (n, 2) input channels
     rows: Array  # (d,) output channel where input channel j is kept
@@ -203,8 +191,8 @@ class Model:
     first: Array  # (n,)
     factor: float = 1.0
 
-    def hands(self, matrices: Array) -> tuple[Array, Array]:
-        """The rotations that the two rows of each pair show: c + is, twice (T, n), equal in a rotation."""
+    def phasors(self, matrices: Array) -> tuple[Array, Array]:
+        """c + is of each pair, (T, n), by its first and its second row."""
         m = matrices[:, self.rows]
         a, b = self.pairs.T
         return m[:, a, a] - 1j * m[:, a, b], m[:, b, b] + 1j * m[:, b, a]
@@ -216,4 +204,4 @@ class Model:
 
     def difference(self, matrices: Array, positions: Any) -> Array:
         """Measured minus expected angles, (T, n)."""
-        return wrap(np.angle(self.hands(matrices)[0]) - self.angles(positions))
+        return wrap(np.angle(self.phasors(matrices)[0]) - self.angles(positions))

@@ -1,4 +1,4 @@
-"""Diagnose a function (q, k, positions) → (q′, k′): each as a rotation, and both together."""
+"""Diagnose a function (q, k, positions) → (q′, k′): each alone, and both together."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from posenc_lib.doctor.rotary import diagnose_rotary
 SEEN = 10  # positions of query and key whose scores are compared
 
 
-def is_pair(fn: Callable[..., Any], x: Tensor, at: Tensor) -> bool:
-    """Whether it takes query and key, with positions for both or for each, and returns two such tensors."""
+def is_pair(fn: Callable[..., Any], x: Tensor, positions: Tensor) -> bool:
+    """Whether it maps query and key, with positions for both or for each, to two."""
     return any(
-        _both(fn, x.clone(), x.clone(), *[at] * count) is not None for count in (1, 2)
+        _both(fn, x.clone(), x.clone(), *[positions] * count) is not None
+        for count in (1, 2)
     )
 
 
 def _both(
-    fn: Callable[..., Any], q: Tensor, k: Tensor, *at: Tensor
+    fn: Callable[..., Any], q: Tensor, k: Tensor, *positions: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     try:
         with torch.no_grad():
-            result = fn(q, k, *at)
+            result = fn(q, k, *positions)
     except Exception:
         return None
     good = (
@@ -48,21 +49,21 @@ def _both(
 def _side(
     fn: Callable[..., Any], index: int, other: float = 1, moved: int = 0
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """What becomes of x as the query or the key, where the other one is `other` times x, `moved` positions on."""
+    """x as query or key; its partner is `other` times x, `moved` positions on."""
 
-    def turned(x: Tensor, at: Tensor) -> Tensor:
+    def rotated(x: Tensor, positions: Tensor) -> Tensor:
         order = 1 if index == 0 else -1
-        vectors, places = (x, other * x)[::order], (at, at + moved)[::order]
-        for positions in ((at,), places):
-            result = _both(fn, *vectors, *positions)
+        vectors = (x, other * x)[::order]
+        for arguments in ((positions,), (positions, positions + moved)[::order]):
+            result = _both(fn, *vectors, *arguments)
             if result is not None:
                 return result[index]
         raise CallError(
-            "neither (q, k, positions) nor (q, k, q_positions, k_positions) gives two "
-            "tensors like q"
+            "neither (q, k, positions) nor (q, k, q_positions, k_positions) "
+            "gives two tensors like q"
         )
 
-    return turned
+    return rotated
 
 
 def diagnose_pair(
@@ -70,23 +71,23 @@ def diagnose_pair(
     fn: Callable[..., Any],
     dim: int,
     token_axis: int,
-    wanted: dict[str, Any],
+    intended: dict[str, Any],
 ) -> None:
-    """The query's report, what is wrong with the key alone, and whether their scores are relative."""
+    """The query's report, the key's own faults, and whether scores are relative."""
     sides = [_side(fn, index) for index in (0, 1)]
     key = Report("rotary")
-    for own, side in zip((report, key), sides, strict=True):
-        diagnose_rotary(own, side, dim, token_axis, wanted)
+    for side_report, side in zip((report, key), sides, strict=True):
+        diagnose_rotary(side_report, side, dim, token_axis, intended)
     axis = 1 if "axis" in report.codes else token_axis
     q, k = (Rotary(side, dim, axis).matrices(range(NEAR)) for side in sides)
-    for index, (turned, name, other) in enumerate(
+    for index, (rotated, name, other) in enumerate(
         ((q, "query", "key"), (k, "key", "query"))
     ):
         alone = Rotary(_side(fn, index, other=0, moved=3), dim, axis).matrices(
             range(NEAR)
         )
-        if np.abs(alone - turned).max() > 1e-5:
-            seen = f"The turned {name} depends on the {other}"
+        if np.abs(alone - rotated).max() > 1e-5:
+            seen = f"The rotated {name} depends on the {other}"
             seen += (
                 " or its positions."
                 if alone.any()
@@ -99,16 +100,16 @@ def diagnose_pair(
                 "one map",
             )
     if np.abs(q - k).max() < 1e-5:
-        report.facts["key"] = "turned as the query"
+        report.facts["key"] = "rotated as the query"
         _add(report, key)
         return
-    met = (
-        q[:SEEN, None].swapaxes(-1, -2) @ k[None, :SEEN]
-    )  # the scores of unit vectors, for each two positions
-    moves = float(np.abs(met[5:, 5:] - met[:-5, :-5]).max())
-    at_once = float(np.abs(met[np.arange(SEEN), np.arange(SEEN)] - np.eye(dim)).max())
-    report.facts["key"] = "turned otherwise"
-    if max(moves, at_once) < 1e-4:
+    # the scores of unit vectors, for each two positions
+    scores = q[:SEEN, None].swapaxes(-1, -2) @ k[None, :SEEN]
+    moves = float(np.abs(scores[5:, 5:] - scores[:-5, :-5]).max())
+    same_position = scores[np.arange(SEEN), np.arange(SEEN)]
+    at_zero = float(np.abs(same_position - np.eye(dim)).max())
+    report.facts["key"] = "rotated differently"
+    if max(moves, at_zero) < 1e-4:
         report.findings = [
             finding for finding in report.findings if finding.code != "norm"
         ]
@@ -128,21 +129,23 @@ def _add(report: Report, key: Report) -> None:
 
 
 def _explain(report: Report, key: Report, q: Array, k: Array, moves: float) -> None:
-    still = [
-        float(np.abs(each - np.eye(each.shape[-1])).max()) < 1e-9 for each in (q, k)
-    ]
-    same = [
-        name
+    identity = np.eye(q.shape[-1])
+    still = [float(np.abs(side - identity).max()) < 1e-9 for side in (q, k)]
+    shared = [
+        (name, show(report.facts[name]), show(key.facts[name]))
         for name in key.facts
-        if name in report.facts and key.facts[name] != report.facts[name]
+        if name in report.facts
     ]
     differ = "; ".join(
-        f"{name} {show(report.facts[name])} and {show(key.facts[name])}"
-        for name in same
-        if show(report.facts[name]) != show(key.facts[name])
+        f"{name} {of_query} and {of_key}"
+        for name, of_query, of_key in shared
+        if of_query != of_key
     )
     if any(still):
-        seen = f"The {'key' if still[0] else 'query'} is turned, and the {'query' if still[0] else 'key'} is not."
+        seen = (
+            f"The {'key' if still[0] else 'query'} is rotated, "
+            f"and the {'query' if still[0] else 'key'} is not."
+        )
         report.findings = [
             finding for finding in report.findings if finding.code != "no-rotation"
         ]
@@ -150,13 +153,15 @@ def _explain(report: Report, key: Report, q: Array, k: Array, moves: float) -> N
             finding for finding in key.findings if finding.code != "no-rotation"
         ]
     else:
-        seen = "Query and key are turned otherwise" + (
-            f": {differ}." if differ else "."
-        )
+        seen = "Query and key are rotated differently"
+        seen += f": {differ}." if differ else "."
     seen += (
         f" Scores change by up to {number(round(moves, 3))} when both move by 5."
         if moves > 1e-4
-        else " Scores are relative, and those of distance 0 are not those of unturned vectors."
+        else " Scores are relative, but those at distance 0 differ from unrotated ones."
     )
-    cause = "One of the two calls has another table, layout, sign or offset. A cached key must be turned as the query is."
+    cause = (
+        "One of the two calls has another table, layout, sign or offset. "
+        "A cached key must be rotated as the query is."
+    )
     report.findings.insert(0, report.finding("query-and-key", seen, cause, "one map"))

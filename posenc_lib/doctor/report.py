@@ -1,4 +1,4 @@
-"""What the doctor hands back: facts, findings and notes, as data and as a page of 80 columns."""
+"""The doctor's report: facts, findings and notes, as data and as a page of text."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 WIDTH = 80
-MISPLACED = {
-    "length-dependent",
-    "offset-ignored",
-    "cache-offset",
-    "order-ignored",
-}  # tokens at other places
+# faults that put tokens at other positions
+MISPLACED = {"length-dependent", "offset-ignored", "cache-offset", "order-ignored"}
 
 
-class Place(NamedTuple):
-    """Where the book explains a kind of fault: a page, its title, and a heading on it."""
+class Reference(NamedTuple):
+    """Where the book explains a kind of fault: a page, its title and a heading."""
 
     page: str
     title: str
@@ -40,40 +36,40 @@ _MATHEMATICS = ("notebooks/11_ropes_mathematics", "RoPE's mathematics")
 _LLAMA = ("notebooks/14_llama_3_and_its_family", "Llama 3 and its family")
 _ERRATA = ("notebooks/90_errata_of_tutorials", "Errata of popular tutorials")
 _ZOO = ("book/zoo", "The zoo of encodings")
-PLACES = {
-    "symbols": Place(*_NOTATION, "Symbols"),
-    "argument": Place(*_NOTATION, "Positions are an argument"),
-    "relative": Place(*_NOTATION, "Relative means key minus query"),
-    "precision": Place(*_NOTATION, "Angles are float64, tables are rounded once"),
-    "factor": Place(*_NOTATION, "One owner for every factor"),
-    "state": Place(*_NOTATION, "No hidden state"),
-    "table": Place(*_SINUSOIDS, "One table, how many layouts?"),
-    "sixteen": Place(*_SINUSOIDS, "What do sixteen bits leave?"),
-    "clocks": Place(*_SINUSOIDS, "How fast is each pair?"),
-    "distance": Place(*_RELATIVE, "A score that sees the distance"),
-    "buckets": Place(*_RELATIVE, "T5: a number for each bucket"),
-    "planes": Place(*_ROPE, "Many planes, many speeds"),
-    "kept": Place(*_ROPE, "What a rotation keeps"),
-    "spellings": Place(*_ROPE, "Two spellings of the pairs"),
-    "direction": Place(*_ROPE, "Which way round"),
-    "one map": Place(*_MATHEMATICS, "One map for query and key"),
-    "letter": Place(*_ERRATA, "1. The letter $i$ numbers channels"),
-    "shifted": Place(*_ERRATA, "2. The exponent $(2k-1)/d$"),
-    "floored": Place(*_ERRATA, "3. `-math.log(10000.0) / d_model // 2`"),
-    "mixed-table": Place(*_ERRATA, "8. Concatenated angles, interleaved pairs"),
-    "bfloat16": Place(*_ERRATA, "10. Positions in bfloat16"),
-    "slopes": Place(*_ERRATA, "12. One geometric series for any number of heads"),
-    "penalty": Place(*_ERRATA, "13. A penalty that rewards"),
-    "partial": Place(*_MATHEMATICS, "Channels that stand still"),
-    "linear_interpolation": Place(*_ZOO, "Position interpolation"),
-    "ntk_aware": Place(*_ZOO, "NTK-aware"),
-    "dynamic_ntk": Place(*_ZOO, "Dynamic NTK"),
-    "ntk_by_parts": Place(*_ZOO, "NTK-by-parts"),
-    "yarn": Place(*_ZOO, "YaRN, as in the paper"),
-    "yarn_released": Place(*_ZOO, "YaRN, as released"),
-    "llama3": Place(*_LLAMA, "Llama 3.1: a rule in three bands"),
-    "longrope": Place(*_ZOO, "LongRoPE"),
-    "proportional": Place(*_ZOO, "p-RoPE"),
+REFERENCES = {
+    "symbols": Reference(*_NOTATION, "Symbols"),
+    "argument": Reference(*_NOTATION, "Positions are an argument"),
+    "relative": Reference(*_NOTATION, "Relative means key minus query"),
+    "precision": Reference(*_NOTATION, "Angles are float64, tables are rounded once"),
+    "factor": Reference(*_NOTATION, "One owner for every factor"),
+    "state": Reference(*_NOTATION, "No hidden state"),
+    "table": Reference(*_SINUSOIDS, "One table, how many layouts?"),
+    "sixteen": Reference(*_SINUSOIDS, "What do sixteen bits leave?"),
+    "clocks": Reference(*_SINUSOIDS, "How fast is each pair?"),
+    "distance": Reference(*_RELATIVE, "A score that depends on the distance"),
+    "buckets": Reference(*_RELATIVE, "T5: a number for each bucket"),
+    "planes": Reference(*_ROPE, "Many planes, many frequencies"),
+    "kept": Reference(*_ROPE, "What a rotation keeps"),
+    "spellings": Reference(*_ROPE, "Two spellings of the pairs"),
+    "direction": Reference(*_ROPE, "Which way round"),
+    "one map": Reference(*_MATHEMATICS, "One map for query and key"),
+    "letter": Reference(*_ERRATA, "1. The letter $i$ numbers channels"),
+    "shifted": Reference(*_ERRATA, "2. The exponent $(2k-1)/d$"),
+    "floored": Reference(*_ERRATA, "3. `-math.log(10000.0) / d_model // 2`"),
+    "mixed-table": Reference(*_ERRATA, "8. Concatenated angles, interleaved pairs"),
+    "bfloat16": Reference(*_ERRATA, "10. Positions in bfloat16"),
+    "slopes": Reference(*_ERRATA, "12. One geometric series for any number of heads"),
+    "penalty": Reference(*_ERRATA, "13. A penalty that rewards"),
+    "partial": Reference(*_MATHEMATICS, "Channels that do not rotate"),
+    "linear_interpolation": Reference(*_ZOO, "Position interpolation"),
+    "ntk_aware": Reference(*_ZOO, "NTK-aware"),
+    "dynamic_ntk": Reference(*_ZOO, "Dynamic NTK"),
+    "ntk_by_parts": Reference(*_ZOO, "NTK-by-parts"),
+    "yarn": Reference(*_ZOO, "YaRN, as in the paper"),
+    "yarn_released": Reference(*_ZOO, "YaRN, as released"),
+    "llama3": Reference(*_LLAMA, "Llama 3.1: a rule in three bands"),
+    "longrope": Reference(*_ZOO, "LongRoPE"),
+    "proportional": Reference(*_ZOO, "p-RoPE"),
 }
 
 
@@ -87,7 +83,7 @@ class Finding:
         code: a short name of the kind of fault, for programs.
         seen: what was measured, and by how much it is off.
         cause: the usual cause.
-        place: where the book explains it.
+        reference: where the book explains it.
 
     Chapter: notation
     """
@@ -95,12 +91,12 @@ class Finding:
     code: str
     seen: str
     cause: str
-    place: Place
+    reference: Reference
 
 
 @dataclass(repr=False)
 class Report:
-    """What `diagnose` found: conventions as facts, faults as findings, and notes that are no faults.
+    """What `diagnose` found: conventions as facts, faults as findings, and notes.
 
     Equation: ok = (findings is empty)
 
@@ -109,7 +105,7 @@ class Report:
         facts: conventions by name: layout, direction, base, schedule and so on; None
             where nothing can be said.
         findings: what is wrong, the first cause first.
-        notes: what is worth knowing and no fault.
+        notes: what is worth knowing without being a fault.
 
     Raises:
         AssertionError: by `raise_if_wrong`, with all findings, where there are any.
@@ -130,23 +126,23 @@ class Report:
     def codes(self) -> set[str]:
         return {finding.code for finding in self.findings}
 
-    def add_finding(self, code: str, seen: str, cause: str, place: str) -> None:
-        """Add a finding, once a code: what follows from a fault is not told again."""
-        found = self.finding(code, seen, cause, place)
+    def add_finding(self, code: str, seen: str, cause: str, reference: str) -> None:
+        """Add a finding, one per code: consequences of a fault are not repeated."""
+        finding = self.finding(code, seen, cause, reference)
         if code not in self.codes:
-            self.findings.append(found)
+            self.findings.append(finding)
 
     @staticmethod
-    def finding(code: str, seen: str, cause: str, place: str) -> Finding:
-        return Finding(code, seen, cause, PLACES[place])
+    def finding(code: str, seen: str, cause: str, reference: str) -> Finding:
+        return Finding(code, seen, cause, REFERENCES[reference])
 
     def raise_if_wrong(self) -> None:
-        """An AssertionError with all findings, if there are any: for tests, and for checks of exercises."""
+        """Raise an AssertionError with all findings, if there are any."""
         if not self.ok:
             raise AssertionError(
                 "\n".join(
-                    f"{each.seen} {each.cause} Read: {each.place}"
-                    for each in self.findings
+                    f"{finding.seen} {finding.cause} Read: {finding.reference}"
+                    for finding in self.findings
                 )
             )
 
@@ -165,7 +161,7 @@ class Report:
                 *_wrapped(f"{number}. ", finding.seen),
                 *_wrapped("   ", f"Usual cause: {finding.cause}"),
             ]
-            lines += _wrapped("   Read: ", str(finding.place))
+            lines += _wrapped("   Read: ", str(finding.reference))
         for note in self.notes:
             lines += ["", *_wrapped("Note: ", note)]
         return "\n".join(lines)
@@ -182,11 +178,8 @@ def show(value: Any) -> str:
 
 def number(value: float) -> str:
     """A number with at most six digits, and no trailing zeros."""
-    return (
-        f"{value:,.0f}"
-        if value >= 1000 and abs(value - round(value)) < 1e-5 * value
-        else f"{value:.6g}"
-    )
+    whole = abs(value - round(value)) < 1e-5 * value
+    return f"{value:,.0f}" if value >= 1000 and whole else f"{value:.6g}"
 
 
 def listed(values: Iterable[float]) -> str:

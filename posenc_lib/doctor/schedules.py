@@ -16,7 +16,7 @@ CLOSE = 1e-5
 
 @dataclass(frozen=True)
 class Fit:
-    """Frequencies in words: the names of the schedules that they agree with, and the numbers."""
+    """The names of the schedules that frequencies agree with, and their numbers."""
 
     names: tuple[str, ...]
     base: float | None = None
@@ -35,25 +35,25 @@ def same(a: float, b: float, tolerance: float = 2e-5) -> bool:
 
 
 def round_number(value: float, digits: int = 2) -> bool:
-    """Whether it has only so many significant digits, as numbers in papers and configurations do."""
+    """Whether it has so few significant digits, as numbers in papers and configs do."""
     return value > 0 and same(value, float(f"{value:.{digits - 1}e}"), 5e-6)
 
 
 def fit(frequencies: Array, width: int) -> Fit:
-    """The schedule of frequencies (n,), none below 0, in an encoding `width` channels wide."""
-    turning = frequencies[frequencies > 0]
-    if len(turning) < len(frequencies):
-        if frequencies[: len(turning)].min() <= 0:
-            return Fit(("free",))  # fast pairs stand still
-        plain = fit(turning, width)
+    """The schedule of frequencies (n,) ≥ 0, in an encoding `width` channels wide."""
+    rotating = frequencies[frequencies > 0]
+    if len(rotating) < len(frequencies):
+        if frequencies[: len(rotating)].min() <= 0:
+            return Fit(("free",))  # fast pairs are not rotated
+        plain = fit(rotating, width)
         geometric = plain.name in ("none", "linear_interpolation") and not plain.fault
         return Fit(("proportional",), plain.base, plain.factor) if geometric else plain
-    if len(turning) == 1:
+    if len(rotating) == 1:
         return Fit(("none",), None)
     return (
-        _geometric(turning, width)
-        or _sixteen_bits(turning, width)
-        or _by_parts(turning, width)
+        _geometric(rotating, width)
+        or _sixteen_bits(rotating, width)
+        or _by_parts(rotating, width)
         or Fit(("free",))
     )
 
@@ -129,7 +129,7 @@ def _by_parts(frequencies: Array, width: int) -> Fit | None:
 
 
 def _sharpened(logs: Array, slope: float, last: float) -> float:
-    """The slope, from all pairs that are kept or wholly slowed, not only from two neighbours."""
+    """The slope from all pairs that are kept or fully slowed, not from two alone."""
     index = np.arange(len(logs))
     ratio = np.exp(logs - index * slope)
     kept, slowed = np.abs(ratio - 1) < 1e-4, np.abs(ratio / last - 1) < 1e-4
@@ -139,7 +139,7 @@ def _sharpened(logs: Array, slope: float, last: float) -> float:
 
 
 def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
-    """Which ramp: linear in the frequency (Llama 3, YaRN's paper) or in the index (YaRN's code)."""
+    """The ramp: linear in frequency (Llama 3, YaRN's paper) or index (YaRN's code)."""
     index = np.arange(len(frequencies))
     plain = np.exp(index * slope)
     ratio = frequencies / plain
@@ -149,14 +149,12 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
     base = math.exp(-slope * width / 2)
     names, length = [], None
     if inside.sum() < 2:
-        wide = {
-            "yarn": 32,
-            "llama3": 4,
-        }  # the ramp's two ends, in turns: most pairs between them must be on it
+        # the ratio of the ramp's two ends: most pairs between them must be on it
+        spans = {"yarn": 32, "llama3": 4}
         near = [
             name
-            for name, ends in wide.items()
-            if math.log(ends) / -slope < inside.sum() + 2
+            for name, span in spans.items()
+            if math.log(span) / -slope < inside.sum() + 2
         ]
         return Fit(("ntk_by_parts", *near, "yarn_released"), base, factor)
     for coordinate, kind in ((index.astype(float), "index"), (plain, "frequency")):
@@ -168,20 +166,19 @@ def _ramp(slope: float, frequencies: Array, width: int) -> Fit:
             names.append("yarn_released")
         else:
             beta = ends[1] / ends[0] if ends[0] > 0 else math.inf
-            close = {4.0: "llama3", 32.0: "yarn"}
-            names += [name for turns, name in close.items() if same(beta, turns, 0.01)]
+            known = {4.0: "llama3", 32.0: "yarn"}
+            names += [name for span, name in known.items() if same(beta, span, 0.01)]
             if names[-1:] in (["llama3"], ["yarn"]):
                 length = float(2 * math.pi / ends[0])  # where α is 1 turn
             names.append("ntk_by_parts")
-    exact = (
-        inside.sum() == 2 and "llama3" in names
-    )  # two points fit any ramp; a ratio of 4 is no chance
+    # two points fit any ramp; a ratio of 4 is not a coincidence
+    exact = inside.sum() == 2 and "llama3" in names
     order = sorted(names, key=lambda name: name != "llama3") if exact else names
     return Fit(tuple(order), base, factor, length) if order else Fit(("free",))
 
 
 def _ntk_head(logs: Array, head: float, tail: float, width: int) -> Fit | None:
-    """Fast pairs that follow an NTK base, slow ones that are interpolated: a change of base on top of by-parts."""
+    """By-parts on top of a change of base: fast pairs follow an NTK base."""
     n = len(logs)
     steady = same(logs[2] - logs[1], head, 1e-4) and same(
         logs[-2] - logs[-3], tail, 1e-4
@@ -202,7 +199,7 @@ def _ntk_head(logs: Array, head: float, tail: float, width: int) -> Fit | None:
 
 
 def unaliased(frequencies: Array) -> Array:
-    """Frequencies above π look like others modulo 2π; the slow pairs tell which, where the series is geometric."""
+    """Undo aliasing of frequencies above π where slow pairs form a geometric series."""
     n = len(frequencies)
     if n < 4 or frequencies[n // 2 :].min() <= 0:
         return frequencies
@@ -210,6 +207,6 @@ def unaliased(frequencies: Array) -> Array:
     true = np.exp(slope * (np.arange(n) - n // 2) + intercept)
     turns = np.round((true - frequencies) / (2 * math.pi))
     agree = np.abs(true - frequencies - 2 * math.pi * turns).max() < 1e-4 * true.max()
-    return (
-        frequencies + 2 * math.pi * turns if misfit < CLOSE and agree else frequencies
-    )
+    if misfit < CLOSE and agree:
+        return np.asarray(frequencies + 2 * math.pi * turns)
+    return frequencies
