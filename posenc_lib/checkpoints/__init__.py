@@ -52,10 +52,10 @@ CLASSES = "class-defaults.json"
 
 
 def shipped() -> dict[str, dict[str, Any]]:
-    """The configurations that come with the library, by name, each with the `source` of its numbers.
+    """The configurations that come with the library, by name.
 
-    A name that begins with "class-default-" is no checkpoint's: its numbers are those
-    that transformers' class of that model has where a file states nothing.
+    Each has the `source` of its numbers. A name that begins with "class-default-" is
+    not a checkpoint: its numbers are the defaults of transformers' class.
 
     Chapter: 14
     """
@@ -63,13 +63,13 @@ def shipped() -> dict[str, dict[str, Any]]:
         item.name: item
         for item in (resources.files("posenc_lib") / "configs").iterdir()
     }
-    read_in = {
+    contents = {
         name: json.loads(files[name].read_text(encoding="utf-8"))
         for name in sorted(files)
     }
-    classes = read_in.pop(CLASSES)
+    classes = contents.pop(CLASSES)
     checkpoints = {
-        name.removesuffix(".json"): values for name, values in read_in.items()
+        name.removesuffix(".json"): values for name, values in contents.items()
     }
     return checkpoints | {
         f"{CLASS_DEFAULT}{kind}": {
@@ -84,19 +84,20 @@ def shipped() -> dict[str, dict[str, Any]]:
 def read(
     source: str | Path | Mapping[str, Any], *, class_defaults: bool = False
 ) -> Checkpoint:
-    """A configuration, read: a path, "-" for standard input, a shipped name, or the dictionary itself.
+    """Read a configuration.
 
     Published files leave some numbers to the class that reads them. Here they are an
     error, unless `class_defaults` asks for the class's; the notes then name every key
     that was filled in.
 
     Args:
-        source: what to read. A name is looked for among files first.
+        source: a path, "-" for standard input, a shipped name, or a dictionary. Files
+            come before shipped names.
         class_defaults: fill in keys that the file leaves to the class of transformers.
 
     Raises:
-        ValueError, OSError: no such file or name; no JSON object; a setting that is
-            missing, unknown or contradictory.
+        ValueError, OSError: there is no such file or name; it is not a JSON object; a
+            setting is missing, unknown or contradictory.
 
     Chapter: 14
     """
@@ -105,7 +106,7 @@ def read(
     if class_defaults:
         values, filled = _with_class_defaults(values)
     config = Section({key: value for key, value in values.items() if key != "source"})
-    made = stacks(config)
+    layers = stacks(config)
     notes = [
         f"{key}: not read"
         for key in ("audio_config", "token2wav_config")
@@ -116,7 +117,7 @@ def read(
     return Checkpoint(
         name,
         config.need("model_type"),
-        made,
+        layers,
         str(values.get("source", "")),
         tuple(notes),
     )
@@ -133,9 +134,9 @@ def _load(source: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[str, Any
     if name != "-" and not path.exists():
         if name in (known := shipped()):
             return name, known[name]
-        near = [
-            other for other in known if other.startswith(name.split("-")[0].lower())
-        ] or list(known)
+        family = name.split("-")[0].lower()
+        near = [known_name for known_name in known if known_name.startswith(family)]
+        near = near or list(known)
         raise ValueError(
             f"source must be a file or a shipped name such as {', '.join(near[:4])}; "
             f"got {name!r}"
@@ -147,7 +148,7 @@ def _load(source: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[str, Any
             sys.stdin.read() if name == "-" else path.read_text(encoding="utf-8")
         )
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} is no JSON: {error}") from error
+        raise ValueError(f"{name} is not JSON: {error}") from error
     if not isinstance(values, Mapping):
         raise ValueError(f"{name} must hold a JSON object, got {type(values).__name__}")
     return name, values
@@ -157,10 +158,13 @@ def _with_class_defaults(
     values: Mapping[str, Any], path: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
     """The configuration with the keys that its class fills in, and which these are."""
-    done, filled = dict(values), []
+    completed: dict[str, Any] = dict(values)
+    filled: list[str] = []
     for part in ("text_config", "vision_config"):
         if isinstance(values.get(part), Mapping):
-            done[part], inside = _with_class_defaults(values[part], f"{path}{part}.")
+            completed[part], inside = _with_class_defaults(
+                values[part], f"{path}{part}."
+            )
             filled += inside
     defaults = shipped().get(f"{CLASS_DEFAULT}{values.get('model_type')}", {})
     rotary = (
@@ -185,6 +189,6 @@ def _with_class_defaults(
             and key != "source"
             and values.get("text_config") is None
         ):
-            done[key] = value
+            completed[key] = value
             filled.append(f"{path}{key}")
-    return done, filled
+    return completed, filled

@@ -1,8 +1,9 @@
-"""From a configuration to the settings of each layer: one function for each family, shared where models truly agree.
+"""From a configuration to the settings of each layer, a function for each family.
 
-What a model's code fixes and no configuration states is written here, with the model's
-name: the order of channels, the base of GPT-J, which of Gemma 2's layers are local.
-What a configuration states is never assumed.
+Families share a function where their models truly agree. What a model's code fixes and
+no configuration states is written here, with the model's name: the order of
+channels, the base of GPT-J, which of Gemma 2's layers are local. What a configuration
+states is never assumed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from posenc_lib.checkpoints.model import (
+    InputEncoding,
     InputSettings,
     LayerSettings,
     RotationSettings,
@@ -29,6 +31,7 @@ from posenc_lib.checkpoints.parse import (
     uniform_entry,
 )
 from posenc_lib.checkpoints.vision import image_tower, swin, vit
+from posenc_lib.rotary.pairs import Layout
 from posenc_lib.rotary.scaling import deepseek_softmax_scale
 
 FULL, SLIDING, CHUNKED = LAYER_KINDS
@@ -41,36 +44,38 @@ Family = Callable[[Section], tuple[Stack, ...]]
 def rotary(
     config: Section,
     *,
-    layout: str = "half",
+    layout: Layout = "half",
     stated_head_dim: bool = False,
     partial_stated: bool = False,
     kinds: Callable[[Section], list[str]] | None = None,
     names: Mapping[str, str] | None = None,
     scale: Callable[[Section], float] | None = None,
 ) -> tuple[Stack, ...]:
-    """Llama and its many relatives: one rotation for all layers, and a window on some."""
+    """Llama and its many relatives: one rotation for all layers, a window on some."""
     if stated_head_dim:
         config.need("head_dim")
     size, entry = head_dim(config), uniform_entry(config, names=names)
     if partial_stated and "partial_rotary_factor" not in entry[0]:
         config.need("partial_rotary_factor")
-    turn = rotation(config, entry, size, layout=layout)
+    settings = rotation(config, entry, size, layout=layout)
     base = LayerSettings(
         "RoPE",
         config.whole("num_attention_heads"),
         size,
-        turn,
+        settings,
         scale=None if scale is None else scale(config),
     )
     chosen = unwindowed_kinds(config) if kinds is None else kinds(config)
     local = replace(base, window=_window(config)) if SLIDING in chosen else base
     return (
-        _decoder(config, [local if kind == SLIDING else base for kind in chosen], turn),
+        _decoder(
+            config, [local if kind == SLIDING else base for kind in chosen], settings
+        ),
     )
 
 
 def unwindowed_kinds(config: Section) -> list[str]:
-    """Models whose code knows of no window, unless `layer_types` says which layers have one."""
+    """Models whose code has no window, unless `layer_types` says which layers do."""
     if config.get("layer_types") is None:
         config.only("sliding_window", (), f"{config.get('model_type')} has no window")
     return layer_kinds(config, [FULL] * config.whole("num_hidden_layers"))
@@ -83,7 +88,7 @@ def mistral_kinds(config: Section) -> list[str]:
 
 
 def qwen_kinds(config: Section) -> list[str]:
-    """Qwen: a window only if it is switched on, and then from `max_window_layers` up."""
+    """Qwen: a window if it is switched on, from layer `max_window_layers` on."""
     count = config.whole("num_hidden_layers")
     if config.get("layer_types") is None and config.get("use_sliding_window"):
         first = config.whole("max_window_layers", least=0)
@@ -99,19 +104,19 @@ def gemma2_kinds(config: Section) -> list[str]:
 
 
 def gemma_scale(config: Section) -> float:
-    """Gemma divides by the root of a stated number, which is not always the head's width."""
+    """Gemma divides by the root of a stated number, not always the head's width."""
     return float(config.number("query_pre_attn_scalar") ** -0.5)
 
 
 def gpt_oss(config: Section) -> tuple[Stack, ...]:
-    """gpt-oss: window and full layers take turns; the sinks are part of the softmax."""
+    """gpt-oss: window and full layers alternate; the sinks are part of the softmax."""
     stacks = rotary(config, stated_head_dim=True, kinds=lambda c: layer_kinds(c, None))
     note = "each head has a learned sink logit in its softmax, which holds no position"
     return (replace(stacks[0], notes=(*stacks[0].notes, note)),)
 
 
 def phi3(config: Section) -> tuple[Stack, ...]:
-    """Phi-3: LongRoPE under three names, with the trained length beside the rotation's settings."""
+    """Phi-3: LongRoPE under three names, its trained length beside `rope_scaling`."""
     names = {"su": "longrope", "yarn": "longrope"}
     original = config.get("original_max_position_embeddings")
     for key in ("rope_scaling", "rope_parameters"):
@@ -140,7 +145,7 @@ def phi3(config: Section) -> tuple[Stack, ...]:
 
 
 def gpt_neox(config: Section) -> tuple[Stack, ...]:
-    """GPT-NeoX: the first `rotary_pct` of each head's channels turn."""
+    """GPT-NeoX: the first `rotary_pct` of each head's channels rotate."""
     size = head_dim(config)
     renamed = Section(
         {
@@ -153,22 +158,22 @@ def gpt_neox(config: Section) -> tuple[Stack, ...]:
     entry = uniform_entry(renamed, theta="rotary_emb_base")
     if config.get("rotary_pct") is None and "partial_rotary_factor" not in entry[0]:
         config.need("rotary_pct")
-    turn = rotation(renamed, entry, size)
-    layer = LayerSettings("RoPE", config.whole("num_attention_heads"), size, turn)
-    return (_decoder(config, [layer] * config.whole("num_hidden_layers"), turn),)
+    settings = rotation(renamed, entry, size)
+    layer = LayerSettings("RoPE", config.whole("num_attention_heads"), size, settings)
+    return (_decoder(config, [layer] * config.whole("num_hidden_layers"), settings),)
 
 
 def gptj(config: Section) -> tuple[Stack, ...]:
-    """GPT-J: the first `rotary_dim` channels turn, in neighbouring pairs; the base is in its code."""
+    """GPT-J: `rotary_dim` channels in neighbouring pairs; the base is in its code."""
     size, part = head_dim(config), config.whole("rotary_dim", least=2)
     if part > size or part % 2:
         raise ValueError(
             f"{config.named('rotary_dim')} must be even and at most the head's {size}, "
             f"got {part}"
         )
-    turn = RotationSettings(10000.0, part, layout="interleaved")
-    layer = LayerSettings("RoPE", config.whole("num_attention_heads"), size, turn)
-    return (_decoder(config, [layer] * config.whole("num_hidden_layers"), turn),)
+    settings = RotationSettings(10000.0, part, layout="interleaved")
+    layer = LayerSettings("RoPE", config.whole("num_attention_heads"), size, settings)
+    return (_decoder(config, [layer] * config.whole("num_hidden_layers"), settings),)
 
 
 def falcon(config: Section) -> tuple[Stack, ...]:
@@ -192,37 +197,35 @@ def falcon(config: Section) -> tuple[Stack, ...]:
 
 
 def deepseek(config: Section) -> tuple[Stack, ...]:
-    """DeepSeek-V2 and V3: rotary channels of their own after the content channels, and YaRN on the softmax too."""
-    content, turning = (
-        config.whole("qk_nope_head_dim"),
-        config.whole("qk_rope_head_dim"),
-    )
+    """DeepSeek-V2 and V3: rotary channels after the content's; YaRN on softmax too."""
+    content = config.whole("qk_nope_head_dim")
+    rotated = config.whole("qk_rope_head_dim")
     entry, path = uniform_entry(config)
-    layout = "half" if config.get("rope_interleave") is False else "interleaved"
-    turn = rotation(config, (entry, path), turning, layout=layout)
+    layout: Layout = "half" if config.get("rope_interleave") is False else "interleaved"
+    settings = rotation(config, (entry, path), rotated, layout=layout)
     scale = None
-    if turn.kind != "default" and entry.get("mscale_all_dim"):
+    if settings.kind != "default" and entry.get("mscale_all_dim"):
         scale = deepseek_softmax_scale(
-            content + turning,
+            content + rotated,
             factor=entry["factor"],
             mscale_all_dim=entry["mscale_all_dim"],
         )
     layer = LayerSettings(
         "decoupled RoPE",
         config.whole("num_attention_heads"),
-        content + turning,
-        turn,
+        content + rotated,
+        settings,
         skipped=content,
         scale=scale,
     )
-    return (_decoder(config, [layer] * config.whole("num_hidden_layers"), turn),)
+    return (_decoder(config, [layer] * config.whole("num_hidden_layers"), settings),)
 
 
 # ---- decoders whose layers differ
 
 
 def gemma3(config: Section) -> tuple[Stack, ...]:
-    """Gemma 3: local layers rotate fast and unscaled; scaling is for the global ones."""
+    """Gemma 3: local layers rotate fast and unscaled, global ones are scaled."""
     if config.get("text_config") is not None:
         return (*gemma3(config.section("text_config")), *image_tower(config))
     config.need("head_dim")
@@ -253,7 +256,7 @@ def gemma3(config: Section) -> tuple[Stack, ...]:
 
 
 def gemma4(config: Section) -> tuple[Stack, ...]:
-    """Gemma 4: like Gemma 3, but global heads are wider, and only their fastest pairs turn."""
+    """Gemma 4: like Gemma 3, but global heads are wider and rotate only fast pairs."""
     if config.get("text_config") is not None:
         return (*gemma4(config.section("text_config")), *image_tower(config))
     config.need("rope_parameters")
@@ -263,7 +266,7 @@ def gemma4(config: Section) -> tuple[Stack, ...]:
         "its masks are not modelled here",
     )
     kinds = layer_kinds(config, None)
-    local, wide = config.whole("head_dim"), _wide_heads(config, kinds)
+    sizes = config.whole("head_dim"), _global_head_dim(config, kinds)
     if kinds[-1] != FULL:
         raise ValueError(
             f"{config.named('layer_types')}[-1] must be {FULL!r}, got {kinds[-1]!r}"
@@ -273,22 +276,23 @@ def gemma4(config: Section) -> tuple[Stack, ...]:
         {SLIDING: {}, FULL: {}},
         kinds,
         _window(config),
-        sizes=(local, wide),
+        sizes=sizes,
         scale=1.0,
     )
 
 
-def _wide_heads(config: Section, kinds: list[str]) -> int:
-    """Gemma 4's global heads: one key for all of them, or newer files' `per_layer_config`, layer by layer."""
+def _global_head_dim(config: Section, kinds: list[str]) -> int:
+    """Gemma 4's global head width: one key, or newer files' `per_layer_config`."""
     if not config.get("per_layer_config"):
         return config.whole("global_head_dim")
-    own = config.section("per_layer_config")
+    per_layer = config.section("per_layer_config")
     widths: dict[str, dict[str, int]] = {FULL: {}, SLIDING: {}}
     for i, kind in enumerate(kinds):
         key = next(
-            (key for key in own.values if str(key).lstrip("0") == str(i or "")), None
+            (key for key in per_layer.values if str(key).lstrip("0") == str(i or "")),
+            None,
         )
-        part = own.section(key) if key is not None else Section({})
+        part = per_layer.section(key) if key is not None else Section({})
         for name in part.values:
             if name not in ("head_dim", "num_key_value_heads"):
                 raise ValueError(
@@ -299,7 +303,7 @@ def _wide_heads(config: Section, kinds: list[str]) -> int:
             if part.get("head_dim") is None
             else part.whole("head_dim")
         )
-        widths[kind][own.named(key or str(i))] = size
+        widths[kind][per_layer.named(key or str(i))] = size
     for kind, known in widths.items():
         first = (
             config.whole("head_dim") if kind == SLIDING else next(iter(known.values()))
@@ -307,14 +311,14 @@ def _wide_heads(config: Section, kinds: list[str]) -> int:
         for name, size in known.items():
             if size != first:
                 raise ValueError(
-                    f"{name}.head_dim must be {first} as in the other layers of "
-                    f"{kind}, got {size}"
+                    f"{name}.head_dim must be {first} as in the other layers "
+                    f"of {kind}, got {size}"
                 )
     return int(next(iter(widths[FULL].values())))
 
 
 def olmo3(config: Section) -> tuple[Stack, ...]:
-    """OLMo 3: three layers with a window to one without; scaling is for the full ones."""
+    """OLMo 3: three layers with a window to one without, which alone is scaled."""
     base = {"rope_theta": config.get("rope_theta")}
     old = {SLIDING: base, FULL: {**(config.get("rope_scaling") or {}), **base}}
     usual = every(config.whole("num_hidden_layers"), 4, SLIDING, FULL)
@@ -322,12 +326,10 @@ def olmo3(config: Section) -> tuple[Stack, ...]:
 
 
 def modernbert(config: Section) -> tuple[Stack, ...]:
-    """ModernBERT, an encoder: `local_attention` counts both sides and rounds down to w/2 on each."""
+    """ModernBERT: `local_attention` counts both sides, ⌊w/2⌋ keys on each."""
     if config.get("layer_types") is None:
-        period, count = (
-            config.whole("global_attn_every_n_layers"),
-            config.whole("num_hidden_layers"),
-        )
+        period = config.whole("global_attn_every_n_layers")
+        count = config.whole("num_hidden_layers")
         usual: list[str] | None = [
             SLIDING if i % period else FULL for i in range(count)
         ]
@@ -338,7 +340,8 @@ def modernbert(config: Section) -> tuple[Stack, ...]:
         FULL: {"rope_theta": config.get("global_rope_theta")},
     }
     if not config.get("rope_parameters"):
-        config.need("local_rope_theta"), config.need("global_rope_theta")
+        config.need("local_rope_theta")
+        config.need("global_rope_theta")
     config.only("rope_scaling", (), "a scaled ModernBERT is not modelled here")
     window = config.whole("local_attention") // 2 + 1
     stacks = _two_rotations(
@@ -358,118 +361,120 @@ def cohere2(config: Section) -> tuple[Stack, ...]:
             SLIDING,
             FULL,
         )
-    turn = rotation(config, uniform_entry(config), size, layout="interleaved")
-    local = LayerSettings("RoPE", heads, size, turn, window=_window(config))
+    settings = rotation(config, uniform_entry(config), size, layout="interleaved")
+    local = LayerSettings("RoPE", heads, size, settings, window=_window(config))
     layers = [
         local if kind == SLIDING else LayerSettings("NoPE", heads, size)
         for kind in layer_kinds(config, usual)
     ]
-    return (_decoder(config, layers, turn),)
+    return (_decoder(config, layers, settings),)
 
 
 def smollm3(config: Section) -> tuple[Stack, ...]:
     """SmolLM3: layers with a 0 in `no_rope_layers` have no positions."""
     size, heads = head_dim(config), config.whole("num_attention_heads")
-    turn = rotation(config, uniform_entry(config), size)
-    rotated = LayerSettings("RoPE", heads, size, turn)
+    settings = rotation(config, uniform_entry(config), size)
+    rotated = LayerSettings("RoPE", heads, size, settings)
     plain = LayerSettings("NoPE", heads, size)
     if config.get("use_sliding_window"):
         plain = replace(plain, window=_window(config))
-    layers = [rotated if turns else plain for turns in _rope_layers(config)]
+    layers = [rotated if rotates else plain for rotates in _rope_layers(config)]
     kinds = layer_kinds(
         config, [FULL if layer.window is None else SLIDING for layer in layers]
     )
     for i, (kind, layer) in enumerate(zip(kinds, layers, strict=True)):
         if (kind == SLIDING) != (layer.window is not None):
             raise ValueError(
-                f"{config.named('layer_types')}[{i}] must agree with "
-                f"use_sliding_window, got {kind!r}"
+                f"{config.named('layer_types')}[{i}] must agree "
+                f"with use_sliding_window, got {kind!r}"
             )
-    return (_decoder(config, layers, turn),)
+    return (_decoder(config, layers, settings),)
 
 
 def llama4(config: Section) -> tuple[Stack, ...]:
-    """Llama 4 (iRoPE): layers that rotate see their chunk, the others everything, with a temperature."""
+    """Llama 4 (iRoPE): layers rotate and see a chunk, or see all with a temperature."""
     if config.get("text_config") is not None:
         return (*llama4(config.section("text_config")), *image_tower(config))
     config.need("head_dim")
     size, heads = head_dim(config), config.whole("num_attention_heads")
-    turn = rotation(config, uniform_entry(config), size, layout="interleaved")
+    settings = rotation(config, uniform_entry(config), size, layout="interleaved")
     temperature = None
     if config.need("attn_temperature_tuning"):
         temperature = (config.whole("floor_scale"), config.number("attn_scale"))
-    rotates = _rope_layers(config)
+    rope_layers = _rope_layers(config)
     chunked = (
         "attention_chunk_size" not in config.values
         or config.values["attention_chunk_size"] is not None
     )
-    usual = [CHUNKED if turns and chunked else FULL for turns in rotates]
+    usual = [CHUNKED if rotates and chunked else FULL for rotates in rope_layers]
     layers = []
-    for turns, kind in zip(
-        rotates, layer_kinds(config, usual, (FULL, CHUNKED)), strict=True
+    for rotates, kind in zip(
+        rope_layers, layer_kinds(config, usual, (FULL, CHUNKED)), strict=True
     ):
         layer = (
-            LayerSettings("RoPE", heads, size, turn)
-            if turns
+            LayerSettings("RoPE", heads, size, settings)
+            if rotates
             else LayerSettings("NoPE", heads, size)
         )
         layer = replace(
             layer,
             chunk=config.whole("attention_chunk_size") if kind == CHUNKED else None,
         )
-        layers.append(layer if turns else replace(layer, temperature=temperature))
-    return (_decoder(config, layers, turn),)
+        layers.append(layer if rotates else replace(layer, temperature=temperature))
+    return (_decoder(config, layers, settings),)
 
 
-def qwen_vl(config: Section, *, turns: bool) -> tuple[Stack, ...]:
-    """Qwen's models of images and text: three axes share a head's pairs, in blocks or taking turns."""
+def qwen_vl(config: Section, *, interleaved: bool) -> tuple[Stack, ...]:
+    """Qwen's image and text models: three axes, in blocks of pairs or interleaved."""
     text = (
         config if config.get("text_config") is None else config.section("text_config")
     )
     entry, path = uniform_entry(text, names={"mrope": "default"})
-    if turns:
+    if interleaved:
         text.need("head_dim")
         if entry.get("mrope_interleaved") is not True:
             raise ValueError(
-                f"{path}.mrope_interleaved must be true, got "
-                f"{entry.get('mrope_interleaved')!r}"
+                f"{path}.mrope_interleaved must be true, "
+                f"got {entry.get('mrope_interleaved')!r}"
             )
     size = head_dim(text)
-    extra = ("mrope_section", "mrope_interleaved") if turns else ("mrope_section",)
-    turn = rotation(text, (entry, path), size, ignored=extra)
+    extra = (
+        ("mrope_section", "mrope_interleaved") if interleaved else ("mrope_section",)
+    )
+    settings = rotation(text, (entry, path), size, ignored=extra)
     sections = entry.get("mrope_section")
     if not isinstance(sections, list):
         raise ValueError(
-            f"{path or text.named('rope_scaling')}.mrope_section must be a list of "
-            f"three, got {sections!r}"
+            f"{path or text.named('rope_scaling')}.mrope_section must be a list "
+            f"of three, got {sections!r}"
         )
-    turn = replace(turn, sections=tuple(sections), turns=turns)
+    settings = replace(settings, sections=tuple(sections), interleaved=interleaved)
     try:
-        turn.rope()
+        settings.rope()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}.mrope_section: {error}") from error
     kinds = qwen_kinds(text)
-    layer = LayerSettings("M-RoPE", text.whole("num_attention_heads"), size, turn)
+    layer = LayerSettings("M-RoPE", text.whole("num_attention_heads"), size, settings)
     local = replace(layer, window=_window(text)) if SLIDING in kinds else layer
     decoder = _decoder(
-        text, [local if kind == SLIDING else layer for kind in kinds], turn
+        text, [local if kind == SLIDING else layer for kind in kinds], settings
     )
     return (decoder, *image_tower(config))
 
 
 def qwen_omni(config: Section) -> tuple[Stack, ...]:
-    """Qwen2.5-Omni: a thinker that reads text, images and sound, and a talker that speaks."""
+    """Qwen2.5-Omni: a thinker for text, images and sound, and a talker that speaks."""
     thinker = config.section("thinker_config")
-    talker = qwen_vl(config.section("talker_config"), turns=False)[0]
+    talker = qwen_vl(config.section("talker_config"), interleaved=False)[0]
     return (
-        *qwen_vl(thinker, turns=False),
+        *qwen_vl(thinker, interleaved=False),
         sound_tower(thinker.section("audio_config")),
         replace(talker, name="talker"),
     )
 
 
 def sound_tower(config: Section) -> Stack:
-    """Qwen2.5-Omni's ears: Whisper's sinusoids, counted from 0 in each piece of the sound."""
+    """Qwen2.5-Omni's sound tower: Whisper's sinusoids, from 0 in each piece."""
     width, heads, piece = (
         config.whole(key)
         for key in ("hidden_size", "encoder_attention_heads", "n_window")
@@ -483,7 +488,10 @@ def sound_tower(config: Section) -> Stack:
         LayerSettings("NoPE", heads, width // heads, causal=False),
     ) * config.whole("encoder_layers")
     rows = config.whole("max_source_positions")
-    note = f"sound is cut into pieces of {piece} tokens, which see themselves alone and are counted from 0 each"
+    note = (
+        f"sound is cut into pieces of {piece} tokens, "
+        "which see themselves alone and are counted from 0 each"
+    )
     return Stack(
         "audio",
         layers,
@@ -544,10 +552,11 @@ def whisper(config: Section) -> tuple[Stack, ...]:
     """Whisper: tensor2tensor's sinusoids for sound, a learned table for text."""
     width = config.whole("hidden_size")
     stacks = []
-    for name, key, encoding in (
+    parts: tuple[tuple[str, str, InputEncoding], ...] = (
         ("encoder", "max_source_positions", "sinusoidal, tensor2tensor"),
         ("decoder", "max_target_positions", "learned"),
-    ):
+    )
+    for name, key, encoding in parts:
         heads, rows = config.whole(f"{name}_attention_heads"), config.whole(key)
         if width % heads:
             raise ValueError(
@@ -566,12 +575,9 @@ def whisper(config: Section) -> tuple[Stack, ...]:
 
 
 def t5(config: Section) -> tuple[Stack, ...]:
-    """T5 and mT5: a bias for each bucket of distances, one table for a stack's layers, and no 1/√d."""
-    heads, size, width = (
-        config.whole("num_attention_heads"),
-        config.whole("head_dim"),
-        config.whole("hidden_size"),
-    )
+    """T5 and mT5: a bias for each bucket, one table for all layers, and no 1/√d."""
+    heads, size = config.whole("num_attention_heads"), config.whole("head_dim")
+    width = config.whole("hidden_size")
     sizes = (
         ("num_buckets", config.whole("relative_attention_num_buckets")),
         ("max_distance", config.whole("relative_attention_max_distance")),
@@ -611,15 +617,12 @@ def bloom(config: Section) -> tuple[Stack, ...]:
 def mpt(config: Section) -> tuple[Stack, ...]:
     """MPT: ALiBi, or a learned table."""
     attention = config.section("attn_config")
-    attention.only("softmax_scale", (), "a scale of its own is not modelled here")
+    attention.only("softmax_scale", (), "another scale than 1/√d is not modelled here")
     attention.only(
         "prefix_lm", (False,), "a prefix without causal mask is not modelled here"
     )
-    heads, size, length = (
-        config.whole("num_attention_heads"),
-        head_dim(config),
-        config.whole("max_seq_len"),
-    )
+    heads, size = config.whole("num_attention_heads"), head_dim(config)
+    length = config.whole("max_seq_len")
     count = config.whole("num_hidden_layers")
     if not attention.flag("alibi"):
         if not config.flag("learned_pos_emb"):
@@ -643,7 +646,7 @@ def mpt(config: Section) -> tuple[Stack, ...]:
 
 
 def deberta_v2(config: Section) -> tuple[Stack, ...]:
-    """DeBERTa v2 and v3: content meets distance and distance content, in logarithmic buckets where there are any."""
+    """DeBERTa v2 and v3: scores of content and distance, with or without buckets."""
     if not config.flag("relative_attention"):
         if config.flag("position_biased_input"):
             return learned_encoder(config)
@@ -659,8 +662,8 @@ def deberta_v2(config: Section) -> tuple[Stack, ...]:
         "p2c",
     }:
         raise ValueError(
-            f"{config.named('pos_att_type')} must name c2p and p2c, got "
-            f"{config.get('pos_att_type')!r}"
+            f"{config.named('pos_att_type')} must name c2p and p2c, "
+            f"got {config.get('pos_att_type')!r}"
         )
     length, width = config.whole("max_position_embeddings"), config.whole("hidden_size")
     furthest = config.need("max_relative_positions")
@@ -694,11 +697,8 @@ def deberta_v2(config: Section) -> tuple[Stack, ...]:
 
 def transformer_xl(config: Section) -> tuple[Stack, ...]:
     """Transformer-XL and XLNet: a sinusoid of the distance, and four terms."""
-    heads, size, width = (
-        config.whole("num_attention_heads"),
-        head_dim(config),
-        config.whole("hidden_size"),
-    )
+    heads, size = config.whole("num_attention_heads"), head_dim(config)
+    width = config.whole("hidden_size")
     clamp = config.need("clamp_len")
     if isinstance(clamp, bool) or not isinstance(clamp, int):
         raise ValueError(
@@ -724,22 +724,22 @@ def _window(config: Section) -> int:
 
 
 def _decoder(
-    config: Section, layers: list[LayerSettings], turn: RotationSettings | None
+    config: Section, layers: list[LayerSettings], settings: RotationSettings | None
 ) -> Stack:
     length = config.whole("max_position_embeddings")
-    trained = None if turn is None else turn.original_length
+    trained = None if settings is None else settings.original_length
     notes: tuple[str, ...] = ()
-    factor = None if turn is None else dict(turn.options).get("factor")
+    factor = None if settings is None else dict(settings.options).get("factor")
     if (
         trained is not None
-        and turn is not None
-        and turn.kind == "yarn"
+        and settings is not None
+        and settings.kind == "yarn"
         and factor != length / trained
     ):
         notes = (
             f"factor {factor:g} is not max_position_embeddings / "
-            "original_max_position_embeddings = "
-            f"{length / trained:g}; the factor counts",
+            f"original_max_position_embeddings = {length / trained:g}; "
+            "the factor counts",
         )
     return Stack("decoder", tuple(layers), length, trained, notes=notes)
 
@@ -755,23 +755,21 @@ def _two_rotations(
     causal: bool = True,
 ) -> tuple[Stack, ...]:
     """Local layers with one rotation, global layers with another."""
-    local, wide = sizes or (head_dim(config),) * 2
+    local_dim, global_dim = sizes or (head_dim(config),) * 2
     entries, heads = rotation_entries(config, old), config.whole("num_attention_heads")
-    near, far = (
-        rotation(config, entries[SLIDING], local),
-        rotation(config, entries[FULL], wide),
-    )
+    near = rotation(config, entries[SLIDING], local_dim)
+    far = rotation(config, entries[FULL], global_dim)
     layers = {
         SLIDING: LayerSettings(
-            "RoPE", heads, local, near, window=window, scale=scale, causal=causal
+            "RoPE", heads, local_dim, near, window=window, scale=scale, causal=causal
         ),
-        FULL: LayerSettings("RoPE", heads, wide, far, scale=scale, causal=causal),
+        FULL: LayerSettings("RoPE", heads, global_dim, far, scale=scale, causal=causal),
     }
     return (_decoder(config, [layers[kind] for kind in kinds], far),)
 
 
 def _rope_layers(config: Section) -> list[int]:
-    """`no_rope_layers`, where 1 means that the layer does rotate, or the interval that it stands for."""
+    """`no_rope_layers`, where 1 means that the layer rotates, or from its interval."""
     count = config.whole("num_hidden_layers")
     if config.get("no_rope_layers"):
         return config.row("no_rope_layers", count, (0, 1))
@@ -802,8 +800,8 @@ def stacks(config: Section) -> tuple[Stack, ...]:
     kind = config.need("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
-            f"model_type must be one of {', '.join(map(repr, sorted(FAMILIES)))}; got "
-            f"{kind!r}"
+            f"model_type must be one of {', '.join(map(repr, sorted(FAMILIES)))}; "
+            f"got {kind!r}"
         )
     if kind in UNROTATED:
         for key in ("rope_theta", "rope_scaling", "rope_parameters"):
@@ -812,7 +810,7 @@ def stacks(config: Section) -> tuple[Stack, ...]:
         config.only(
             "per_layer_config",
             ({},),
-            "layers with settings of their own are not modelled here",
+            "settings for single layers are not modelled here",
         )
     return FAMILIES[kind](config)
 
@@ -822,8 +820,8 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("mistral", "mixtral"), partial(rotary, kinds=mistral_kinds)),
     "qwen2": partial(rotary, kinds=qwen_kinds),
     "qwen3": partial(rotary, kinds=qwen_kinds, stated_head_dim=True),
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), partial(qwen_vl, turns=False)),
-    "qwen3_vl": partial(qwen_vl, turns=True),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), partial(qwen_vl, interleaved=False)),
+    "qwen3_vl": partial(qwen_vl, interleaved=True),
     "qwen2_5_omni": qwen_omni,
     "gemma": partial(rotary, stated_head_dim=True),
     "gemma2": partial(

@@ -1,8 +1,8 @@
-"""What a checkpoint's configuration says of positions, as plain values: equal settings are equal objects.
+"""What a checkpoint's configuration says of positions, as plain values.
 
-A `Checkpoint` has stacks (decoder, encoder, vision), a stack has one `LayerSettings`
-for each layer, and each of these makes its `PositionScheme`. Nothing here reads a file
-or knows a model's name.
+Equal settings are equal objects. A `Checkpoint` has stacks (decoder, encoder,
+vision), a stack has one `LayerSettings` for each layer, and each of these makes its
+`PositionScheme`. Nothing here reads a file or knows a model's name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,8 +34,16 @@ from posenc_lib.rotary import (
     mrope_interleaved_frequencies,
 )
 from posenc_lib.rotary import scaling as schedules
+from posenc_lib.rotary.pairs import Layout
 from posenc_lib.rotary.scaling import Schedule
 from posenc_lib.scheme import PositionScheme
+
+RotationKind = Literal[
+    "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"
+]
+InputEncoding = Literal[
+    "learned", "learned, one table an axis", "sinusoidal, tensor2tensor"
+]
 
 
 @dataclass(frozen=True)
@@ -47,33 +55,32 @@ class RotationSettings:
 
     Args:
         base: θ.
-        dim: rotated channels r; of a head's d channels the first r turn.
+        dim: rotated channels r; the first r of a head's d channels.
         kind: "default", "linear", "dynamic", "yarn", "longrope", "llama3" or
             "proportional", as in `rope_type`.
-        layout: "interleaved" or "half": what the code that the checkpoint is published
-            for expects.
+        layout: "interleaved" or "half", as the checkpoint's published code expects.
         options: the arguments of the schedule beyond r, θ and the current length.
         sections: pairs of each axis of M-RoPE; empty for one axis.
-        turns: the axes of M-RoPE take turns from pair to pair (Qwen3-VL) in place of
-            standing in blocks.
+        interleaved: the axes of M-RoPE alternate from pair to pair (Qwen3-VL)
+            instead of forming blocks.
 
     Chapter: 14
     """
 
     base: float
     dim: int
-    kind: str = "default"
-    layout: str = "half"
+    kind: RotationKind = "default"
+    layout: Layout = "half"
     options: tuple[tuple[str, Any], ...] = ()
     sections: tuple[int, ...] = ()
-    turns: bool = False
+    interleaved: bool = False
 
     def schedule(self, length: int = 1) -> Schedule:
-        """Frequencies and attention factor; `length` matters to dynamic NTK and LongRoPE alone."""
-        given: dict[str, Any] = dict(self.options)
+        """Frequencies and attention factor; dynamic NTK and LongRoPE need `length`."""
+        arguments: dict[str, Any] = dict(self.options)
         if self.kind in ("dynamic", "longrope"):
-            given["length"] = length
-        makers: dict[str, Callable[..., Schedule]] = {
+            arguments["length"] = length
+        functions: dict[str, Callable[..., Schedule]] = {
             "default": lambda dim, base: Schedule(inverse_frequencies(dim, base)),
             "linear": schedules.linear_interpolation,
             "dynamic": schedules.dynamic_ntk,
@@ -82,14 +89,14 @@ class RotationSettings:
             "llama3": schedules.llama3,
             "proportional": schedules.proportional,
         }
-        return makers[self.kind](self.dim, self.base, **given)
+        return functions[self.kind](self.dim, self.base, **arguments)
 
     def rope(self, length: int = 1) -> RoPE | AxialRoPE:
         """The rotation itself; with sections it takes positions of three axes."""
         frequencies, factor = self.schedule(length)
         if not self.sections:
             return RoPE(frequencies, layout=self.layout, attention_factor=factor)
-        split = mrope_interleaved_frequencies if self.turns else mrope_frequencies
+        split = mrope_interleaved_frequencies if self.interleaved else mrope_frequencies
         return AxialRoPE(
             split(frequencies, self.sections),
             layout=self.layout,
@@ -97,14 +104,14 @@ class RotationSettings:
         )
 
     def wavelengths(self, length: int | None = None) -> Tensor:
-        """Positions in a full turn of each pair: unscaled, or as scaled for a current length."""
+        """Positions in a full turn of each pair: unscaled, or scaled for a length."""
         if length is None:
             return wavelengths(inverse_frequencies(self.dim, self.base))
         return wavelengths(self.schedule(length).frequencies)
 
     @property
     def original_length(self) -> int | None:
-        """L₀ of the schedule, the length before scaling; None where the schedule knows of none."""
+        """L₀ of the schedule, the length before scaling; None where it has none."""
         return dict(self.options).get("original_length")
 
 
@@ -112,11 +119,11 @@ class RotationSettings:
 class LayerSettings:
     """All that one layer of a checkpoint knows of positions.
 
-    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n) over the n that the layer
-        may see
+    Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n)
+        over the n that the layer may see
 
     Args:
-        encoding: what people call it: "RoPE", "NoPE", "ALiBi", "T5 bias", …
+        encoding: its name in the literature: "RoPE", "NoPE", "ALiBi", "T5 bias", …
         heads: H, of the queries.
         head_dim: d, all channels of a query, rotated or not.
         rotation: of query and key.
@@ -125,7 +132,7 @@ class LayerSettings:
         window: w: keys less than w away.
         chunk: c: keys of the query's own chunk.
         patches: side and shift of a window of patches.
-        causal: whether the future is hidden, which is the caller's mask to do.
+        causal: whether the future is hidden, by a mask that the caller applies.
         scale: of the scores where it is not 1/√d.
         temperature: steps of the queries' temperature (length of a step, size).
         options: sizes of a bias or of scores.
@@ -149,31 +156,34 @@ class LayerSettings:
     def scheme(
         self, *, length: int = 1, generator: torch.Generator | None = None
     ) -> PositionScheme:
-        """The layer's `PositionScheme`. Learned tables are drawn anew: load the checkpoint's weights into them."""
-        given = dict(self.options)
-        places: dict[str, Any] = {
+        """The layer's `PositionScheme`.
+
+        Learned tables are drawn at random: load the checkpoint's weights into them.
+        """
+        options = dict(self.options)
+        fields: dict[str, Any] = {
             "transform": self._transform(length),
             "mask": self._mask(),
         }
         if self.encoding in ("ALiBi", "ALiBi, scaled by 1/√d"):
             shrink = 1.0 if self.encoding == "ALiBi" else self.head_dim**-0.5
-            places["bias"] = partial(alibi, slopes=alibi_slopes(self.heads) * shrink)
+            fields["bias"] = partial(alibi, slopes=alibi_slopes(self.heads) * shrink)
         elif self.encoding == "T5 bias":
-            places["bias"] = T5Bias(self.heads, generator=generator, **given)
+            fields["bias"] = T5Bias(self.heads, generator=generator, **options)
         elif self.encoding == "window bias":
-            places["bias"] = WindowBias(
-                self.heads, given["window"], generator=generator
+            fields["bias"] = WindowBias(
+                self.heads, options["window"], generator=generator
             )
         elif self.encoding == "Transformer-XL":
-            places["scores"] = _transformer_xl(
-                self.heads, self.head_dim, given, generator
+            fields["scores"] = _transformer_xl(
+                self.heads, self.head_dim, options, generator
             )
         elif self.encoding == "disentangled (DeBERTa)":
-            places["scores"] = _deberta(self.heads, self.head_dim, given, generator)
-        return PositionScheme(self.encoding, scale=self.scale, **places)
+            fields["scores"] = _deberta(self.heads, self.head_dim, options, generator)
+        return PositionScheme(self.encoding, scale=self.scale, **fields)
 
     def _transform(self, length: int) -> Callable[..., tuple[Tensor, Tensor]] | None:
-        given = dict(self.options)
+        options = dict(self.options)
         if self.temperature is not None:
             step, size = self.temperature
             return partial(
@@ -185,21 +195,20 @@ class LayerSettings:
         if self.encoding == "2-D RoPE":
             pairs = self.head_dim // 4
             return AxialRoPE(
-                axial_frequencies((pairs, pairs), given["base"]), layout=given["layout"]
+                axial_frequencies((pairs, pairs), options["base"]),
+                layout=options["layout"],
             ).transform
         if self.encoding == "2-D RoPE, axis by axis":
             rope = RoPE(
-                inverse_frequencies(self.head_dim // 2, given["base"]), layout="half"
+                inverse_frequencies(self.head_dim // 2, options["base"]), layout="half"
             )
             return partial(axis_by_axis, rope=rope)
         if self.rotation is None:
             return None
-        turn = self.rotation.rope(length).transform
-        return (
-            turn
-            if not self.skipped
-            else partial(rotate_after, turn=turn, skipped=self.skipped)
-        )
+        rotate = self.rotation.rope(length).transform
+        if not self.skipped:
+            return rotate
+        return partial(rotate_after, rotate=rotate, skipped=self.skipped)
 
     def _mask(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         if self.window is not None:
@@ -227,13 +236,13 @@ class InputSettings:
     Chapter: 14
     """
 
-    encoding: str
+    encoding: InputEncoding
     rows: int
     dim: int
     first: int = 0
 
     def scheme(self, *, generator: torch.Generator | None = None) -> PositionScheme:
-        """As a scheme that fills the place `embedding`; a learned table is drawn anew."""
+        """A scheme with the field `embedding`; a learned table is drawn at random."""
         if self.encoding == "sinusoidal, tensor2tensor":
             return PositionScheme(
                 self.encoding, embedding=partial(sinusoidal_tensor2tensor, dim=self.dim)
@@ -247,13 +256,15 @@ class InputSettings:
             return PositionScheme(self.encoding, embedding=tables[0])
         return PositionScheme(
             self.encoding,
-            embedding=lambda at: tables[0](at[..., 0]) + tables[1](at[..., 1]),
+            embedding=lambda positions: (
+                tables[0](positions[..., 0]) + tables[1](positions[..., 1])
+            ),
         )
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A row of layers that see the same positions: a decoder, an encoder, an image tower.
+    """Layers that see the same positions: a decoder, an encoder, an image tower.
 
     Args:
         name: "decoder", "encoder" or "vision".
@@ -284,7 +295,7 @@ class Stack:
         )
 
 
-# ---- how the parts of a scheme act that have no module of their own: they are ways to apply others
+# ---- parts of a scheme that apply others
 
 
 def rotate_after(
@@ -293,38 +304,36 @@ def rotate_after(
     q_positions: Tensor,
     k_positions: Tensor,
     *,
-    turn: Callable[..., Any],
+    rotate: Callable[..., Any],
     skipped: int,
 ) -> tuple[Tensor, Tensor]:
-    """Rotate all channels after the first `skipped`, which carry content alone (latent attention)."""
-    turned_q, turned_k = turn(
+    """Rotate all channels after the first `skipped`: latent attention."""
+    rotated_q, rotated_k = rotate(
         q[..., skipped:], k[..., skipped:], q_positions, k_positions
     )
-    return torch.cat((q[..., :skipped], turned_q), -1), torch.cat(
-        (k[..., :skipped], turned_k), -1
+    return (
+        torch.cat((q[..., :skipped], rotated_q), -1),
+        torch.cat((k[..., :skipped], rotated_k), -1),
     )
 
 
 def axis_by_axis(
     q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, *, rope: RoPE
 ) -> tuple[Tensor, Tensor]:
-    """Gemma 4's image tower: half of the channels is a head of its own for each of two axes."""
+    """Gemma 4's image tower: each half of the channels is rotated for one axis."""
     halves = [
         rope.transform(*pair, q_positions[..., axis], k_positions[..., axis])
         for axis, pair in enumerate(zip(q.chunk(2, -1), k.chunk(2, -1), strict=True))
     ]
-    return torch.cat([half[0] for half in halves], -1), torch.cat(
-        [half[1] for half in halves], -1
-    )
+    rotated_q, rotated_k = zip(*halves, strict=True)
+    return torch.cat(rotated_q, -1), torch.cat(rotated_k, -1)
 
 
 def _transformer_xl(
-    heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None
+    heads: int, dim: int, options: dict[str, Any], generator: torch.Generator | None
 ) -> Any:
-    layer, most = (
-        TransformerXL(heads, dim, given["dim"], generator=generator),
-        given["clamp_len"],
-    )
+    layer = TransformerXL(heads, dim, options["dim"], generator=generator)
+    most = options["clamp_len"]
     return layer.scores if most <= 0 else partial(clamped, layer=layer, most=most)
 
 
@@ -337,28 +346,30 @@ def clamped(
     layer: TransformerXL,
     most: int,
 ) -> Tensor:
-    """Transformer-XL's scores where `clamp_len` makes all distances beyond it one: those of a key that far away."""
+    """Transformer-XL's scores, with distances clamped to `most`, a model's `clamp_len`."""
     relative = k_positions[..., None, :] - q_positions[..., :, None]
     relative = relative if relative.dim() == 2 else relative[:, None]
     scores = layer.scores(q, k, q_positions, k_positions)
     for side in (-most, most):
-        at = [
-            torch.full_like(positions, start)
-            for positions, start in ((q_positions, most), (k_positions, most + side))
-        ]
+        at_most = layer.scores(
+            q,
+            k,
+            torch.full_like(q_positions, most),
+            torch.full_like(k_positions, most + side),
+        )
         beyond = relative < side if side < 0 else relative > side
-        scores = torch.where(beyond, layer.scores(q, k, *at), scores)
+        scores = torch.where(beyond, at_most, scores)
     return scores
 
 
 def _deberta(
-    heads: int, dim: int, given: dict[str, Any], generator: torch.Generator | None
+    heads: int, dim: int, options: dict[str, Any], generator: torch.Generator | None
 ) -> Any:
-    tables = DeBERTa(heads, dim, given["dim"], given["span"], generator=generator)
+    tables = DeBERTa(heads, dim, options["dim"], options["span"], generator=generator)
     released = (
         deberta_released_scores
-        if given["max_distance"] is None
-        else partial(deberta_v2_scores, max_distance=given["max_distance"])
+        if options["max_distance"] is None
+        else partial(deberta_v2_scores, max_distance=options["max_distance"])
     )
 
     def scores(

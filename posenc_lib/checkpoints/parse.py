@@ -1,4 +1,4 @@
-"""Reading a configuration: every value is checked where it is taken, and an error begins with its key."""
+"""Read a configuration: every value is checked, and an error begins with its key."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc_lib.checkpoints.model import RotationSettings
+from posenc_lib.rotary.pairs import Layout
 from posenc_lib.rotary.scaling import yarn_attention_factor
 
 # Other spellings of a key, in the files of older models.
@@ -64,28 +65,30 @@ class Section:
         return f"{self.path}{key}"
 
     def get(self, key: str) -> Any:
-        """The value, under any of its spellings; None where there is none. Spellings must agree."""
-        found = [
+        """The value under any of its spellings, which must agree; None if absent."""
+        stated = [
             (name, self.values[name])
             for name in (key, *SPELLINGS.get(key, ()))
-            if name in self.values
+            if self.values.get(name) is not None
         ]
-        found = [(name, value) for name, value in found if value is not None]
-        for name, value in found[1:]:
-            if value != found[0][1]:
+        if not stated:
+            return None
+        (first, expected), *others = stated
+        for name, value in others:
+            if value != expected:
                 raise ValueError(
-                    f"{self.named(name)} must agree with {self.named(found[0][0])} = "
-                    f"{found[0][1]!r}, got {value!r}"
+                    f"{self.named(name)} must agree with {self.named(first)} = "
+                    f"{expected!r}, got {value!r}"
                 )
-        return found[0][1] if found else None
+        return expected
 
     def need(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
             spellings = "".join(f" or {name}" for name in SPELLINGS.get(key, ()))
             raise ValueError(
-                f"{self.named(key)}{spellings} is missing: nothing is assumed in its "
-                "place"
+                f"{self.named(key)}{spellings} is missing: "
+                "nothing is assumed in its section"
             )
         return value
 
@@ -93,8 +96,8 @@ class Section:
         value = self.need(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(
-                f"{self.named(key)} must be a whole number of at least {least}, got "
-                f"{value!r}"
+                f"{self.named(key)} must be a whole number of at least {least}, "
+                f"got {value!r}"
             )
         return value
 
@@ -108,7 +111,7 @@ class Section:
         return value
 
     def row(self, key: str, length: int, valid: Sequence[Any]) -> list[Any]:
-        """A list with one entry for each layer, each of them `valid`."""
+        """A list with one value for each layer, all of them `valid`."""
         value = self.need(key)
         if not isinstance(value, list) or len(value) != length:
             got = f"{len(value)} of them" if isinstance(value, list) else repr(value)
@@ -116,11 +119,11 @@ class Section:
                 f"{self.named(key)} must be a list with one entry for each of {length} "
                 f"layers, got {got}"
             )
-        for i, entry in enumerate(value):
-            if entry not in valid:
+        for i, item in enumerate(value):
+            if item not in valid:
                 raise ValueError(
-                    f"{self.named(key)}[{i}] must be one of "
-                    f"{', '.join(map(repr, valid))}; got {entry!r}"
+                    f"{self.named(key)}[{i}] must be one "
+                    f"of {', '.join(map(repr, valid))}; got {item!r}"
                 )
         return value
 
@@ -134,14 +137,14 @@ class Section:
         """Refuse a setting that is known but not modelled here."""
         value = self.get(key)
         if value is not None and value not in valid:
-            wanted = " or ".join(map(repr, valid)) or "absent"
+            expected = " or ".join(map(repr, valid)) or "absent"
             raise ValueError(
-                f"{self.named(key)} must be {wanted}, got {value!r}: {why}"
+                f"{self.named(key)} must be {expected}, got {value!r}: {why}"
             )
 
 
 def positive(name: str, value: Any) -> float:
-    """`value` if it is a finite number above zero; JSON's errors are all `ValueError`s."""
+    """`value` if it is a finite number above 0; all errors here are `ValueError`s."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
@@ -159,8 +162,8 @@ def head_dim(config: Section) -> int:
     if width % heads:
         raise ValueError(
             f"{config.named('num_attention_heads')} must divide "
-            f"{config.named('hidden_size')} = {width} "
-            f"where {config.named('head_dim')} is not given, got {heads}"
+            f"{config.named('hidden_size')} = {width} where {config.named('head_dim')} "
+            f"is not arguments, got {heads}"
         )
     return width // heads
 
@@ -174,13 +177,14 @@ def layer_kinds(
         return config.row("layer_types", count, valid)
     if usual is None:
         raise ValueError(
-            f"{config.named('layer_types')} is missing: nothing is assumed in its place"
+            f"{config.named('layer_types')} is missing: "
+            "nothing is assumed in its section"
         )
     return list(usual)
 
 
 def every(count: int, period: int, usual: str, last: str) -> list[str]:
-    """`last` in layers whose number, from 1, `period` divides; `usual` in the others."""
+    """`last` in every `period`-th layer, `usual` in the others."""
     return [usual if (i + 1) % period else last for i in range(count)]
 
 
@@ -193,59 +197,70 @@ def rotation_entries(
     *,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[Mapping[str, Any], str]]:
-    """The settings of each kind of layer's rotation, and the path of their keys, from the old form or the new.
+    """The settings of each layer kind's rotation and the path of their keys.
 
     Args:
-        config: with `rope_parameters` (new), flat or by kind of layer.
+        config: with `rope_parameters` (the new form), flat or by kind of layer.
         old: what the old form says of each kind; keys that are absent there have the
             value None.
         names: types with another name in this family, such as {"su": "longrope"}.
     """
+    new = _new_form(config, by_kind=set(old) != {""})
+    entries: dict[str, tuple[Mapping[str, Any], str]] = {}
+    for kind, stated in old.items():
+        before = _typed(
+            {key: value for key, value in stated.items() if value is not None},
+            config.named("rope_scaling"),
+            names,
+        )
+        if not new:
+            path = config.named("rope_scaling" if config.get("rope_scaling") else "")
+            entries[kind] = (before, path)
+            continue
+        path = config.named("rope_parameters") + (f".{kind}" if kind else "")
+        part = new.get(kind) if kind else new
+        if not isinstance(part, Mapping):
+            raise ValueError(f"{path} must be an object, got {part!r}")
+        after = _typed(part, path, names)
+        _check_agreement(before, after, path)
+        entries[kind] = (after, path)
+    return entries
+
+
+def _new_form(config: Section, *, by_kind: bool) -> Mapping[str, Any]:
+    """`rope_parameters`, empty if absent, checked to be flat or by kind of layer."""
     new = config.get("rope_parameters")
     if new is not None and not isinstance(new, Mapping):
         raise ValueError(
             f"{config.named('rope_parameters')} must be an object, got {new!r}"
         )
-    nested = isinstance(new, Mapping) and bool(new) and set(new) <= set(LAYER_KINDS)
-    if isinstance(new, Mapping) and new and nested == (set(old) == {""}):
-        wanted = (
-            "one object for all layers"
-            if nested
-            else f"one object for each of {', '.join(LAYER_KINDS[:2])}"
+    if not new:
+        return {}
+    if (set(new) <= set(LAYER_KINDS)) != by_kind:
+        expected = (
+            f"one object for each of {', '.join(LAYER_KINDS[:2])}"
+            if by_kind
+            else "one object for all layers"
         )
-        keys = ", ".join(map(str, new))
         raise ValueError(
-            f"{config.named('rope_parameters')} must be {wanted} here, got the keys "
-            f"{keys}"
+            f"{config.named('rope_parameters')} must be {expected} here, "
+            f"got the keys {', '.join(map(str, new))}"
         )
-    entries: dict[str, tuple[Mapping[str, Any], str]] = {}
-    for kind, stated in old.items():
-        before = _typed(
-            {k: v for k, v in stated.items() if v is not None},
-            config.named("rope_scaling"),
-            names,
-        )
-        if not new:
-            entries[kind] = (
-                before,
-                config.named("rope_scaling" if config.get("rope_scaling") else ""),
+    return new
+
+
+def _check_agreement(
+    before: Mapping[str, Any], after: Mapping[str, Any], path: str
+) -> None:
+    """Both forms may be in a file: what the old one states must be in the new one."""
+    for key, value in before.items():
+        if key == "rope_type" and value == "default" and len(before) <= 2:
+            continue  # the old form says nothing of scaling
+        if key not in after or after[key] != value:
+            raise ValueError(
+                f"{path}.{key} must agree with the old form's {key} = {value!r}, "
+                f"got {after.get(key)!r}"
             )
-            continue
-        path = config.named("rope_parameters") + (f".{kind}" if nested else "")
-        part = new.get(kind) if nested else new
-        if not isinstance(part, Mapping):
-            raise ValueError(f"{path} must be an object, got {part!r}")
-        after = _typed(part, path, names)
-        for key, value in before.items():
-            if key == "rope_type" and value == "default" and len(before) <= 2:
-                continue  # the old form says nothing of scaling
-            if key not in after or after[key] != value:
-                raise ValueError(
-                    f"{path}.{key} must agree with the old form's {key} = {value!r}, "
-                    f"got {after.get(key)!r}"
-                )
-        entries[kind] = (after, path)
-    return entries
 
 
 def uniform_entry(
@@ -265,7 +280,7 @@ def uniform_entry(
     )[""]
     if "rope_theta" not in entry and theta != "rope_theta":
         raise ValueError(
-            f"{config.named(theta)} is missing: nothing is assumed in its place"
+            f"{config.named(theta)} is missing: nothing is assumed in its section"
         )
     return entry, path
 
@@ -275,13 +290,13 @@ def rotation(
     entry: tuple[Mapping[str, Any], str],
     channels: int,
     *,
-    layout: str = "half",
+    layout: Layout = "half",
     ignored: Sequence[str] = (),
     part: float | None = None,
 ) -> RotationSettings:
-    """A `RotationSettings` of `channels` channels, checked key by key and then by its schedule."""
+    """The settings of a rotation, checked key by key and then by its schedule."""
     values, path = entry
-    place = Section(values, f"{path}." if path and not path.endswith(".") else path)
+    section = Section(values, f"{path}." if path and not path.endswith(".") else path)
     kind = values["rope_type"]
     needed, optional = ROTATIONS[kind]
     known = {
@@ -294,7 +309,7 @@ def rotation(
     }
     for key in values:
         if key not in known:
-            raise ValueError(f"{place.named(key)} is unknown for rope_type {kind!r}")
+            raise ValueError(f"{section.named(key)} is unknown for rope_type {kind!r}")
     if "rope_theta" not in values:
         name = (
             f"{path}.rope_theta"
@@ -302,52 +317,50 @@ def rotation(
             else config.named("rope_theta")
         )
         raise ValueError(
-            f"{name} is missing: the base belongs to the checkpoint, and 10000 is not "
-            "assumed"
+            f"{name} is missing: the base belongs to the checkpoint, "
+            "and 10000 is not assumed"
         )
-    base = positive(place.named("rope_theta"), values["rope_theta"])
+    base = positive(section.named("rope_theta"), values["rope_theta"])
     for key in needed:
-        place.need(key)
+        section.need(key)
     if kind == "proportional" and config.get("partial_rotary_factor") is None:
-        place.need("partial_rotary_factor")
-    part = _share(config, place, part)
-    dim = (
-        channels
-        if kind == "proportional"
-        else _even(place, int(channels * part), channels)
-    )
-    options = _options(kind, config, place, part)
-    made = RotationSettings(base, dim, kind, layout, options)
+        section.need("partial_rotary_factor")
+    part = _share(config, section, part)
+    dim = channels
+    if kind != "proportional":
+        dim = _even(section, int(channels * part), channels)
+    options = _options(kind, config, section, part)
+    settings = RotationSettings(base, dim, kind, layout, options)
     try:
-        made.schedule()
+        settings.schedule()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path or config.named('rope_theta')}: {error}") from error
-    return made
+    return settings
 
 
 def _typed(
     entry: Mapping[str, Any], path: str, names: Mapping[str, str] | None
 ) -> dict[str, Any]:
     """The entry with its type under one key and one name."""
-    given = {key: entry[key] for key in ("rope_type", "type") if key in entry}
-    for key, value in given.items():
+    types = {key: entry[key] for key in ("rope_type", "type") if key in entry}
+    for key, value in types.items():
         if not isinstance(value, str):
             raise ValueError(
-                f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; got "
-                f"{value!r}"
+                f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; "
+                f"got {value!r}"
             )
-    given = {key: (names or {}).get(value, value) for key, value in given.items()}
-    if len(set(given.values())) > 1:
+    types = {key: (names or {}).get(value, value) for key, value in types.items()}
+    if len(set(types.values())) > 1:
         raise ValueError(
-            f"{path}.type must agree with rope_type = {given['rope_type']!r}, got "
-            f"{given['type']!r}"
+            f"{path}.type must agree with rope_type = {types['rope_type']!r}, "
+            f"got {types['type']!r}"
         )
-    kind = next(iter(given.values()), "default")
+    kind = next(iter(types.values()), "default")
     if kind not in ROTATIONS:
-        key = next(iter(given))
+        key = next(iter(types))
         raise ValueError(
-            f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; got "
-            f"{kind!r}"
+            f"{path}.{key} must be one of {', '.join(map(repr, ROTATIONS))}; "
+            f"got {kind!r}"
         )
     return {
         **{key: value for key, value in entry.items() if key != "type"},
@@ -355,101 +368,95 @@ def _typed(
     }
 
 
-def _share(config: Section, place: Section, part: float | None) -> float:
-    """The share of a head's channels that turn: from the entry or from the top, which must agree."""
-    inside, outside = (
-        place.get("partial_rotary_factor"),
-        config.get("partial_rotary_factor"),
-    )
+def _share(config: Section, section: Section, part: float | None) -> float:
+    """The share of a head's channels that rotate; stated twice, it must agree."""
+    inside = section.get("partial_rotary_factor")
+    outside = config.get("partial_rotary_factor")
     if inside is not None and outside is not None and inside != outside:
         raise ValueError(
-            f"{place.named('partial_rotary_factor')} must agree with "
-            f"{config.named('partial_rotary_factor')} = "
-            f"{outside!r}, got {inside!r}"
+            f"{section.named('partial_rotary_factor')} must agree with "
+            f"{config.named('partial_rotary_factor')} = {outside!r}, got {inside!r}"
         )
     value = inside if inside is not None else outside if outside is not None else part
     if value is None:
         return 1.0
-    if positive(place.named("partial_rotary_factor"), value) > 1:
+    if positive(section.named("partial_rotary_factor"), value) > 1:
         raise ValueError(
-            f"{place.named('partial_rotary_factor')} must be at most 1, got {value!r}"
+            f"{section.named('partial_rotary_factor')} must be at most 1, got {value!r}"
         )
     return value
 
 
-def _even(place: Section, dim: int, channels: int) -> int:
+def _even(section: Section, dim: int, channels: int) -> int:
     if dim < 2 or dim % 2:
-        name = place.named("partial_rotary_factor") if dim != channels else "head_dim"
+        name = section.named("partial_rotary_factor") if dim != channels else "head_dim"
         raise ValueError(
-            f"{name} must leave an even number of at least 2 channels to rotate, got "
-            f"{dim} of {channels}"
+            f"{name} must leave an even number of at least 2 channels to rotate, "
+            f"got {dim} of {channels}"
         )
     return dim
 
 
 def _options(
-    kind: str, config: Section, place: Section, part: float
+    kind: str, config: Section, section: Section, part: float
 ) -> tuple[tuple[str, Any], ...]:
-    """The arguments of a schedule, in its own words."""
-    given: dict[str, Any] = {}
-    if "factor" in place.values and kind != "longrope":
-        given["factor"] = place.number("factor")
+    """The arguments of a schedule, by its names for them."""
+    arguments: dict[str, Any] = {}
+    if "factor" in section.values and kind != "longrope":
+        arguments["factor"] = section.number("factor")
     if kind in ("yarn", "llama3"):
-        given["original_length"] = place.whole("original_max_position_embeddings")
+        arguments["original_length"] = section.whole("original_max_position_embeddings")
     if kind == "dynamic":
-        given["original_length"] = config.whole("max_position_embeddings")
+        arguments["original_length"] = config.whole("max_position_embeddings")
     if kind == "llama3":
-        given |= {
-            key: place.number(key) for key in ("low_freq_factor", "high_freq_factor")
+        arguments |= {
+            key: section.number(key) for key in ("low_freq_factor", "high_freq_factor")
         }
     if kind == "proportional":
-        given["fraction"] = part
+        arguments["fraction"] = part
     if kind == "yarn":
-        given |= {
-            key: place.number(key)
+        arguments |= {
+            key: section.number(key)
             for key in ("beta_fast", "beta_slow")
-            if place.get(key) is not None
+            if section.get(key) is not None
         }
-        if place.get("truncate") is not None:
-            given["truncate"] = place.flag("truncate")
-        given |= _magnitude(place)
+        if section.get("truncate") is not None:
+            arguments["truncate"] = section.flag("truncate")
+        arguments |= _magnitude(section)
     if kind == "longrope":
-        given |= _longrope(config, place)
-    return tuple(given.items())
+        arguments |= _longrope(config, section)
+    return tuple(arguments.items())
 
 
-def _magnitude(place: Section) -> dict[str, float]:
-    """YaRN's attention factor: stated, or DeepSeek's quotient where both of its numbers are there."""
-    if place.get("attention_factor") is not None:
-        return {"attention_factor": place.number("attention_factor")}
-    one, other = place.get("mscale"), place.get("mscale_all_dim")
-    if not (one and other):
+def _magnitude(section: Section) -> dict[str, float]:
+    """YaRN's attention factor: as stated, or DeepSeek's quotient of two numbers."""
+    if section.get("attention_factor") is not None:
+        return {"attention_factor": section.number("attention_factor")}
+    if not (section.get("mscale") and section.get("mscale_all_dim")):
         return {}
     quotient = yarn_attention_factor(
-        place.number("factor"),
-        mscale=place.number("mscale"),
-        mscale_all_dim=place.number("mscale_all_dim"),
+        section.number("factor"),
+        mscale=section.number("mscale"),
+        mscale_all_dim=section.number("mscale_all_dim"),
     )
     return {"attention_factor": quotient}
 
 
-def _longrope(config: Section, place: Section) -> dict[str, Any]:
-    original, longest = (
-        place.whole("original_max_position_embeddings"),
-        config.whole("max_position_embeddings"),
-    )
-    given: dict[str, Any] = {"original_length": original, "factor": longest / original}
-    for key, name in (
-        ("short_factor", "short_factors"),
-        ("long_factor", "long_factors"),
-    ):
-        value = place.need(key)
+def _longrope(config: Section, section: Section) -> dict[str, Any]:
+    original = section.whole("original_max_position_embeddings")
+    longest = config.whole("max_position_embeddings")
+    arguments: dict[str, Any] = {
+        "original_length": original,
+        "factor": longest / original,
+    }
+    for key in ("short_factor", "long_factor"):
+        value = section.need(key)
         if not isinstance(value, list):
             raise ValueError(
-                f"{place.named(key)} must be a list of numbers, got {value!r}"
+                f"{section.named(key)} must be a list of numbers, got {value!r}"
             )
-        given[name] = tuple(value)
+        arguments[f"{key}s"] = tuple(value)
     for key in ("factor", "attention_factor"):
-        if place.get(key) is not None:
-            given[key] = place.number(key)
-    return given
+        if section.get(key) is not None:
+            arguments[key] = section.number(key)
+    return arguments

@@ -1,4 +1,4 @@
-"""What a checkpoint's settings mean: as text of 80 columns, as a dictionary, as a picture, and beside another one's."""
+"""A checkpoint's settings as text, as a dictionary, as a figure, and compared."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Checkpoint:
 
 
 def collisions(length: int, dtype: torch.dtype) -> tuple[int | None, int]:
-    """Where positions first collide in a dtype, and how many of 0 … L−1 it can tell apart.
+    """Where positions first collide in a dtype, and how many of 0 … L−1 are distinct.
 
     Equation: the least m with round(m) = round(m − 1), and |{round(m) : m < L}|
 
     With p significant bits all integers up to 2^p are exact, then every second one,
-    every fourth, … Each of them below L is a position itself, so that counting them
-    counts what is told apart.
+    every fourth, … Each of these below L is itself a position, so counting them counts
+    the distinct positions.
 
     Args:
         length: L, at least 1.
@@ -75,16 +75,16 @@ def collisions(length: int, dtype: torch.dtype) -> tuple[int | None, int]:
     first = exact + 1 if length > exact + 1 else None
     if last < exact:
         return first, last + 1
-    octave = (
-        last.bit_length() - exact.bit_length()
-    )  # last is in 2^(p + octave) … 2^(p + octave + 1)
-    beyond = octave * exact // 2 + (last - (exact << octave) >> octave + 1)
+    octave = last.bit_length() - exact.bit_length()
+    begin = exact << octave  # 2^(p + octave) ≤ last < 2^(p + octave + 1)
+    in_last_octave = (last - begin) >> (octave + 1)  # steps of 2^(octave + 1)
+    beyond = octave * exact // 2 + in_last_octave
     return first, exact + beyond + 1 + infinite
 
 
-def never_turn(waves: Tensor, length: int) -> int:
-    """How many pairs make no full turn within so many positions: λ > L."""
-    return int((waves > length).sum())
+def pairs_longer_than(wavelengths: Tensor, length: int) -> int:
+    """How many pairs make no full turn within `length` positions: λ > L."""
+    return int((wavelengths > length).sum())
 
 
 def bands(rotation: RotationSettings, length: int) -> tuple[int, int, int]:
@@ -100,15 +100,15 @@ def bands(rotation: RotationSettings, length: int) -> tuple[int, int, int]:
 
 
 def groups(stack: Stack) -> list[tuple[list[int], LayerSettings]]:
-    """The layers in groups of equal settings, in the order in which these first appear."""
-    found: dict[LayerSettings, list[int]] = {}
+    """The layers in groups of equal settings, in order of first appearance."""
+    by_settings: dict[LayerSettings, list[int]] = {}
     for index, layer in enumerate(stack.layers):
-        found.setdefault(layer, []).append(index)
-    return [(indices, layer) for layer, indices in found.items()]
+        by_settings.setdefault(layer, []).append(index)
+    return [(indices, layer) for layer, indices in by_settings.items()]
 
 
 def rotations(stack: Stack) -> list[RotationSettings]:
-    """The different rotations of a stack, in the order in which they first appear."""
+    """The different rotations of a stack, in order of first appearance."""
     return list(
         dict.fromkeys(
             layer.rotation for layer in stack.layers if layer.rotation is not None
@@ -116,10 +116,12 @@ def rotations(stack: Stack) -> list[RotationSettings]:
     )
 
 
-def reach(turn: RotationSettings, stack: Stack) -> int | None:
-    """The largest window of the layers that have this rotation; None where one of them sees everything."""
+def reach(rotation: RotationSettings, stack: Stack) -> int | None:
+    """The largest window of layers with this rotation; None if one has no window."""
     sizes = [
-        layer.window or layer.chunk for layer in stack.layers if layer.rotation == turn
+        layer.window or layer.chunk
+        for layer in stack.layers
+        if layer.rotation == rotation
     ]
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
@@ -140,7 +142,9 @@ def indices_text(indices: Sequence[int]) -> str:
 
 
 def text(checkpoint: Checkpoint) -> str:
-    """The report as text: layer by layer, grouped where equal, no line wider than 80 columns where words allow.
+    """The report as text: layer by layer, grouped where equal.
+
+    No line is wider than 80 columns where words allow.
 
     Args:
         checkpoint: from `read`.
@@ -163,17 +167,17 @@ def _stack_lines(stack: Stack) -> list[str]:
         limit += f" ({stack.trained:,} before scaling)"
     lines = [f"{stack.name}: {_count(len(stack.layers), 'layer')}, {limit}"]
     if stack.inputs is not None:
-        given = stack.inputs
-        begins = f", the first token in row {given.first}" if given.first else ""
+        inputs = stack.inputs
+        begins = f", the first token in row {inputs.first}" if inputs.first else ""
         lines += _wrapped(
-            f"input: {given.encoding}, {given.rows:,} × {given.dim:,}{begins}", "  "
+            f"input: {inputs.encoding}, {inputs.rows:,} × {inputs.dim:,}{begins}", "  "
         )
     for note in stack.notes:
         lines += _wrapped(f"note: {note}", "  ")
     for indices, layer in groups(stack):
         lines += _layer_lines(indices, layer)
-    for turn in rotations(stack):
-        lines += ["", *_rotation_lines(turn, stack)]
+    for rotation in rotations(stack):
+        lines += ["", *_rotation_lines(rotation, stack)]
     if stack.length is not None and any(
         layer.rotation is not None for layer in stack.layers
     ):
@@ -201,28 +205,27 @@ def _layer_lines(indices: Sequence[int], layer: LayerSettings) -> list[str]:
         )
     if layer.temperature is not None:
         facts.append(
-            f"queries × 1 + {layer.temperature[1]:g} ln(1 + ⌊(m + "
-            f"1)/{layer.temperature[0]:,}⌋)"
+            f"queries × 1 + {layer.temperature[1]:g} "
+            f"ln(1 + ⌊(m + 1)/{layer.temperature[0]:,}⌋)"
         )
     facts.append(f"{_count(layer.heads, 'head')} of {layer.head_dim}")
     return [head, *_wrapped("; ".join(facts), "    ")]
 
 
 def _rotation_text(layer: LayerSettings) -> str:
-    turn = layer.rotation
-    assert turn is not None
+    rotation = layer.rotation
+    assert rotation is not None
     part = (
-        f"all {turn.dim}"
-        if turn.dim == layer.head_dim
-        else f"{turn.dim} of {layer.head_dim}"
+        f"all {rotation.dim}"
+        if rotation.dim == layer.head_dim
+        else f"{rotation.dim} of {layer.head_dim}"
     )
-    words = [f"θ = {turn.base:,.10g}", f"{part} channels, {turn.layout}"]
-    if turn.kind != "default":
-        words.append(f"{turn.kind} scaling")
-    if turn.sections:
-        words.append(
-            f"sections {', '.join(map(str, turn.sections))}{', taking turns' if turn.turns else ''}"
-        )
+    words = [f"θ = {rotation.base:,.10g}", f"{part} channels, {rotation.layout}"]
+    if rotation.kind != "default":
+        words.append(f"{rotation.kind} scaling")
+    if rotation.sections:
+        sections = ", ".join(map(str, rotation.sections))
+        words.append(f"sections {sections}" + ", interleaved" * rotation.interleaved)
     return ", ".join(words)
 
 
@@ -249,75 +252,80 @@ def _options(layer: LayerSettings) -> list[tuple[str, Any]]:
     ]
 
 
-def _rotation_lines(turn: RotationSettings, stack: Stack) -> list[str]:
-    """One rotation: its scaling, what never turns, and every wavelength."""
-    length = stack.length or turn.original_length or 1
-    before, after = turn.wavelengths(), turn.wavelengths(length)
-    given = dict(turn.options)
+def _rotation_lines(rotation: RotationSettings, stack: Stack) -> list[str]:
+    """One rotation: its scaling, its incomplete pairs, and every wavelength."""
+    length = stack.length or rotation.original_length or 1
+    before, after = rotation.wavelengths(), rotation.wavelengths(length)
+    options = dict(rotation.options)
     lines = [
-        f"  θ = {turn.base:,.10g}, {_count(len(before), 'pair')}"
-        + (f", {turn.kind}" * (turn.kind != "default"))
+        f"  θ = {rotation.base:,.10g}, {_count(len(before), 'pair')}"
+        + (f", {rotation.kind}" * (rotation.kind != "default"))
     ]
     shown = [
-        (name, value) for name, value in given.items() if not isinstance(value, tuple)
+        f"{name} {_value(value)}"
+        for name, value in options.items()
+        if not isinstance(value, tuple)
     ]
     if shown:
-        lines += _wrapped(
-            "scaling: " + ", ".join(f"{name} {_value(value)}" for name, value in shown),
-            "    ",
-        )
-    if turn.kind != "default":
+        lines += _wrapped(f"scaling: {', '.join(shown)}", "    ")
+    if rotation.kind != "default":
         lines.append(
-            f"    attention factor {turn.schedule(length).attention_factor:.6g} on cos "
-            "and sin"
+            f"    attention factor {rotation.schedule(length).attention_factor:.6g} on "
+            "cos and sin"
         )
-    if turn.kind in ("llama3", "yarn"):
-        kept, blended, divided = bands(turn, length)
+    if rotation.kind in ("llama3", "yarn"):
+        kept, blended, divided = bands(rotation, length)
         lines.append(
-            f"    {kept} pairs unchanged, {blended} blended, {divided} divided by "
-            f"{given['factor']:g}"
+            f"    {kept} pairs unchanged, {blended} blended, "
+            f"{divided} divided by {options['factor']:g}"
         )
     lines += [
         f"    {line}"
-        for line in _turn_lines(turn, before, after, length, reach(turn, stack))
+        for line in _cycle_lines(
+            rotation, before, after, length, reach(rotation, stack)
+        )
     ]
     lines.append(
         "    wavelength of each pair in positions"
-        + (f", at length {length:,}" * (turn.kind != "default"))
+        + (f", at length {length:,}" * (rotation.kind != "default"))
     )
-    return [*lines, *_wave_lines(after)]
+    return [*lines, *_wavelength_lines(after)]
 
 
-def _turn_lines(
-    turn: RotationSettings,
+def _cycle_lines(
+    rotation: RotationSettings,
     before: Tensor,
     after: Tensor,
     length: int,
     window: int | None,
 ) -> list[str]:
     pairs, lines = len(before), []
-    original = turn.original_length
+    original = rotation.original_length
     if original is not None and original != length:
         lines.append(
-            f"{never_turn(before, original)} of {pairs} pairs never turn once in "
-            f"{original:,} (before scaling)"
+            f"{pairs_longer_than(before, original)} of {pairs} pairs never turn once "
+            f"in {original:,} (before scaling)"
         )
     still = int(after.isinf().sum())
     lines.append(
-        f"{never_turn(after, length)} of {pairs} pairs never turn once in {length:,}"
+        f"{pairs_longer_than(after, length)} of {pairs} pairs never turn once "
+        f"in {length:,}"
     )
     if still:
         lines[-1] += f", {still} of them stand still"
     if window is not None and window < length:
         lines.append(
-            f"{never_turn(after, window)} of {pairs} pairs never turn once in a window "
-            f"of {window:,}"
+            f"{pairs_longer_than(after, window)} of {pairs} pairs never turn once "
+            f"in a window of {window:,}"
         )
     return lines
 
 
-def _wave_lines(waves: Tensor) -> list[str]:
-    cells = [f"{i:>4}  {_wave(float(wave)):<10}" for i, wave in enumerate(waves)]
+def _wavelength_lines(wavelengths: Tensor) -> list[str]:
+    cells = [
+        f"{i:>4}  {_wavelength_text(float(wavelength)):<10}"
+        for i, wavelength in enumerate(wavelengths)
+    ]
     rows = math.ceil(len(cells) / 4)
     columns = [cells[i : i + rows] for i in range(0, len(cells), rows)]
     return [
@@ -344,7 +352,7 @@ def _collision_lines(length: int) -> list[str]:
     return lines
 
 
-def _wave(value: float) -> str:
+def _wavelength_text(value: float) -> str:
     if math.isinf(value):
         return "still"
     return (
@@ -382,9 +390,10 @@ def _wrapped(line: str, indent: str) -> list[str]:
 
 
 def as_dict(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The report for programs: JSON values alone, every layer listed, wavelengths once for each rotation.
+    """The report for programs: JSON values alone.
 
-    A pair that stands still has the wavelength None.
+    Every layer is listed, the wavelengths once for each rotation. A pair that is not
+    rotated has the wavelength None.
 
     Args:
         checkpoint: from `read`.
@@ -401,7 +410,7 @@ def as_dict(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _stack_dict(stack: Stack) -> dict[str, Any]:
-    turns = rotations(stack)
+    distinct_rotations = rotations(stack)
     layers = []
     for layer in stack.layers:
         plain = dataclasses.asdict(layer) | {"options": dict(layer.options)}
@@ -410,11 +419,11 @@ def _stack_dict(stack: Stack) -> dict[str, Any]:
             | {
                 "rotation": None
                 if layer.rotation is None
-                else turns.index(layer.rotation)
+                else distinct_rotations.index(layer.rotation)
             }
         )
     sixteen = {}
-    if stack.length is not None and turns:
+    if stack.length is not None and distinct_rotations:
         for dtype in (torch.bfloat16, torch.float16):
             first, distinct = collisions(stack.length, dtype)
             sixteen[str(dtype).removeprefix("torch.")] = {
@@ -428,27 +437,32 @@ def _stack_dict(stack: Stack) -> dict[str, Any]:
         "inputs": None if stack.inputs is None else dataclasses.asdict(stack.inputs),
         "notes": list(stack.notes),
         "layers": layers,
-        "rotations": [_rotation_dict(turn, stack) for turn in turns],
+        "rotations": [
+            _rotation_dict(rotation, stack) for rotation in distinct_rotations
+        ],
         "positions_in_16_bits": sixteen,
     }
 
 
-def _rotation_dict(turn: RotationSettings, stack: Stack) -> dict[str, Any]:
-    length = stack.length or turn.original_length or 1
-    schedule = turn.schedule(length)
-    waves = turn.wavelengths(length)
-    plain = dataclasses.asdict(turn) | {"options": dict(turn.options)}
+def _rotation_dict(rotation: RotationSettings, stack: Stack) -> dict[str, Any]:
+    length = stack.length or rotation.original_length or 1
+    schedule = rotation.schedule(length)
+    wavelengths = rotation.wavelengths(length)
+    plain = dataclasses.asdict(rotation) | {"options": dict(rotation.options)}
     facts = {
         "attention_factor": schedule.attention_factor,
         "frequencies": schedule.frequencies.tolist(),
-        "wavelengths": [None if math.isinf(wave) else wave for wave in waves.tolist()],
-        "never_turn": never_turn(waves, length),
-        "never_turn_before_scaling": never_turn(
-            turn.wavelengths(), turn.original_length or length
+        "wavelengths": [
+            None if math.isinf(wavelength) else wavelength
+            for wavelength in wavelengths.tolist()
+        ],
+        "never_turn": pairs_longer_than(wavelengths, length),
+        "never_turn_before_scaling": pairs_longer_than(
+            rotation.wavelengths(), rotation.original_length or length
         ),
     }
-    if turn.kind in ("llama3", "yarn"):
-        facts["unchanged_blended_divided"] = list(bands(turn, length))
+    if rotation.kind in ("llama3", "yarn"):
+        facts["unchanged_blended_divided"] = list(bands(rotation, length))
     return plain | facts
 
 
@@ -456,7 +470,7 @@ def _rotation_dict(turn: RotationSettings, stack: Stack) -> dict[str, Any]:
 
 
 def figure(checkpoint: Checkpoint) -> Figure:
-    """Two panels: what each layer sees, and how long each pair takes for a turn.
+    """Two panels: what each layer sees, and how long each pair takes for a full turn.
 
     Args:
         checkpoint: from `read`; its first stack is drawn.
@@ -469,12 +483,12 @@ def figure(checkpoint: Checkpoint) -> Figure:
 
     stack = checkpoint.stacks[0]
     with style.context():
-        drawn = Figure(figsize=(8.0, 3.6), layout="constrained")
-        left, right = drawn.subplots(1, 2)
+        result = Figure(figsize=(8.0, 3.6), layout="constrained")
+        left, right = result.subplots(1, 2)
         _draw_layers(left, stack)
-        _draw_waves(right, stack)
-        drawn.suptitle(f"{checkpoint.name}: {stack.name}")
-    return drawn
+        _draw_wavelengths(right, stack)
+        result.suptitle(f"{checkpoint.name}: {stack.name}")
+    return result
 
 
 def _draw_layers(axes: Any, stack: Stack) -> None:
@@ -499,18 +513,22 @@ def _draw_layers(axes: Any, stack: Stack) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8)
 
 
-def _draw_waves(axes: Any, stack: Stack) -> None:
-    turns = rotations(stack)
-    if not turns:
+def _draw_wavelengths(axes: Any, stack: Stack) -> None:
+    distinct_rotations = rotations(stack)
+    if not distinct_rotations:
         axes.text(0.5, 0.5, "no rotation", ha="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
     length = stack.length or 1
-    for turn in turns:
-        waves = turn.wavelengths(length)
-        turning = waves.isfinite()
-        label = f"θ = {turn.base:,.10g}" + (f", {turn.kind}" * (turn.kind != "default"))
-        axes.plot(torch.arange(len(waves))[turning], waves[turning], label=label)
+    for rotation in distinct_rotations:
+        wavelengths = rotation.wavelengths(length)
+        rotating = wavelengths.isfinite()
+        label = f"θ = {rotation.base:,.10g}" + (
+            f", {rotation.kind}" * (rotation.kind != "default")
+        )
+        axes.plot(
+            torch.arange(len(wavelengths))[rotating], wavelengths[rotating], label=label
+        )
     axes.axhline(
         length,
         color="#5a5a5a",
@@ -526,7 +544,9 @@ def _draw_waves(axes: Any, stack: Stack) -> None:
 
 
 def differences(one: Checkpoint, other: Checkpoint) -> list[str]:
-    """What changes from one checkpoint to another, a line for each setting of a row of layers; none where nothing does.
+    """What changes from one checkpoint to another, a line for each setting.
+
+    A line holds a row of layers that change alike.
 
     Args:
         one: from `read`.
@@ -581,16 +601,16 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     """A settings object as one level of names."""
     if value is None:
         return {}
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for field in dataclasses.fields(value):
-        inside = getattr(value, field.name)
-        if dataclasses.is_dataclass(inside):
-            found |= _flat(inside, f"{field.name} ")
+        setting = getattr(value, field.name)
+        if dataclasses.is_dataclass(setting):
+            flat |= _flat(setting, f"{field.name} ")
         elif field.name == "options":
-            found |= {f"{path}{key}": part for key, part in inside}
+            flat |= {f"{path}{key}": option for key, option in setting}
         else:
-            found[f"{path}{field.name}"] = inside
-    return found
+            flat[f"{path}{field.name}"] = setting
+    return flat
 
 
 def _short(value: Any) -> str:

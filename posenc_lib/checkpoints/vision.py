@@ -1,4 +1,4 @@
-"""Image towers, and models of images alone: from a configuration to the settings of each layer.
+"""Image towers and image models: from a configuration to each layer's settings.
 
 What a tower's code fixes and no configuration states is written here, with the model's
 name.
@@ -24,7 +24,7 @@ def vit(config: Section) -> tuple[Stack, ...]:
 
 
 def llama4_tower(config: Section) -> tuple[Stack, ...]:
-    """Llama 4's image tower: two-dimensional RoPE over (column, row) from 1, and a learned table."""
+    """Llama 4's image tower: 2-D RoPE over (column, row) from 1, a learned table."""
     size, heads = head_dim(config), config.whole("num_attention_heads")
     entry, path = uniform_entry(config)
     base = rotation(config, (entry, path), size).base
@@ -41,7 +41,7 @@ def llama4_tower(config: Section) -> tuple[Stack, ...]:
 
 
 def qwen_tower(config: Section) -> tuple[Stack, ...]:
-    """The image towers of Qwen2-VL, 2.5 and 3: two-dimensional RoPE over (row, column), on some layers in windows."""
+    """Qwen's image towers: 2-D RoPE over (row, column), on some layers in windows."""
     heads = config.whole("num_attention_heads")
     width = config.whole(
         "embed_dim" if config.get("embed_dim") is not None else "hidden_size"
@@ -86,14 +86,14 @@ def qwen_tower(config: Section) -> tuple[Stack, ...]:
     if config.get("num_position_embeddings") is None:
         return (tower,)
     rows = config.whole("num_position_embeddings")
-    note = "the learned grid is resized to each image, then RoPE turns as well"
+    note = "the learned grid is resized to each image, then RoPE is applied as well"
     return (
         replace(tower, inputs=InputSettings("learned", rows, width), notes=(note,)),
     )
 
 
 def gemma4_tower(config: Section) -> tuple[Stack, ...]:
-    """Gemma 4's image tower: half of the channels for each axis, and a learned table for each."""
+    """Gemma 4's image tower: half of the channels and a learned table for each axis."""
     size, heads = config.whole("head_dim"), config.whole("num_attention_heads")
     entry, path = uniform_entry(config, names={"axial": "default"})
     base = rotation(config, (entry, path), size // 2).base
@@ -118,15 +118,12 @@ def gemma4_tower(config: Section) -> tuple[Stack, ...]:
 
 
 def swin(config: Section) -> tuple[Stack, ...]:
-    """Swin: windows of patches, shifted in every other layer, and a learned bias for each offset within one."""
+    """Swin: windows of patches, every other one shifted, and a learned bias."""
     config.only(
         "use_absolute_embeddings", (False,), "its learned table is not modelled here"
     )
-    depths, heads, side = (
-        config.need("depths"),
-        config.need("num_heads"),
-        config.whole("window_size"),
-    )
+    depths, heads = config.need("depths"), config.need("num_heads")
+    side = config.whole("window_size")
     if (
         not isinstance(depths, list)
         or not isinstance(heads, list)
@@ -136,10 +133,8 @@ def swin(config: Section) -> tuple[Stack, ...]:
             f"{config.named('num_heads')} must be a list as long as depths = "
             f"{depths!r}, got {heads!r}"
         )
-    width, resolution = (
-        config.whole("embed_dim"),
-        config.whole("image_size") // config.whole("patch_size"),
-    )
+    width = config.whole("embed_dim")
+    resolution = config.whole("image_size") // config.whole("patch_size")
     layers, patches = [], resolution**2
     for stage, (depth, count) in enumerate(zip(depths, heads, strict=True)):
         if (width << stage) % count:
@@ -201,21 +196,20 @@ TOWERS: dict[str, Callable[[Section], tuple[Stack, ...]]] = {
     **dict.fromkeys(
         ("qwen2_vl", "qwen2_vl_vision", "qwen2_5_vl", "qwen2_5_vl_vision"), qwen_tower
     ),
-    **dict.fromkeys(
-        ("qwen3_vl", "qwen3_vl_vision", "qwen2_5_omni_vision_encoder"), qwen_tower
-    ),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_vision"), qwen_tower),
+    "qwen2_5_omni_vision_encoder": qwen_tower,
 }
 
 
 def image_tower(config: Section) -> tuple[Stack, ...]:
-    """The image tower of a configuration that has one; Qwen's older files leave its type to the model's."""
+    """The image tower, if any, of its own type or, in older Qwen files, the model's."""
     if config.get("vision_config") is None:
         return ()
     tower = config.section("vision_config")
     kind = tower.get("model_type") or config.get("model_type")
     if not isinstance(kind, str) or kind not in TOWERS:
         raise ValueError(
-            f"{tower.named('model_type')} must be one of "
-            f"{', '.join(map(repr, TOWERS))}; got {kind!r}"
+            f"{tower.named('model_type')} must be one "
+            f"of {', '.join(map(repr, TOWERS))}; got {kind!r}"
         )
     return TOWERS[kind](tower)
