@@ -1,10 +1,16 @@
-"""The zoo: every encoding of this library in one table, from the objects themselves."""
+"""The zoo: every encoding of this library as one table, from the objects themselves."""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
+import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +29,10 @@ from posenc_lib import (
 )
 from posenc_lib.scheme import NOPE, PositionScheme
 
+ROOT = Path(__file__).resolve().parents[1]  # of the repository, if this is a clone
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Entry:
     """An encoding as a row of the zoo.
 
@@ -32,18 +40,20 @@ class Entry:
     positions. The cost is the work in one layer beside plain attention's n² D.
 
     Args:
-        name: what people call it.
-        where: a small example of it, whose places are the column "where"; or the place
-            in words, where no scheme can hold it.
+        name: its name in the literature.
+        where: a small example, whose fields are the column "where"; or the field in
+            words, where no scheme can hold the encoding.
         source: the object whose docstring holds the equation, the citation and the
             chapter.
-        parameters: how many are trained.
+        parameters: the number of trained parameters.
         cost: work beside plain attention.
+        test: the strongest test beside the golden cases, as "file::function", the file
+            under tests: a plain loop of the equation, or else an exact property.
+        golden: names of the golden cases in tests/oracles that it is checked against.
         used_by: published models that use it; empty where we know of none.
-        golden: beginnings of the names of the golden cases in tests/oracles that it is
-            checked against.
-        equation: its own, where the docstring of `source` states that of more than this
-            encoding.
+        aliases: other names that readers search for.
+        equation: its own equation, where the docstring of `source` states that of more
+            than this encoding.
 
     Chapter: zoo
     """
@@ -53,29 +63,30 @@ class Entry:
     source: Callable[..., Any] | type
     parameters: str
     cost: str
-    used_by: str = ""
+    test: str
     golden: tuple[str, ...] = ()
+    used_by: str = ""
+    aliases: tuple[str, ...] = ()
     equation: str = ""
 
 
-# Encodings whose equation we could not establish: the arXiv number, and what is
-# missing.
-OPEN: dict[str, tuple[str, str]] = {
+# Encodings whose equation is not available to us: the arXiv number, and what we miss.
+MISSING: dict[str, tuple[str, str]] = {
     "BAM": (
         "2505.22842",
-        "the parametrisation of its prior over distances was not at hand",
+        "the parametrisation of its prior over distances is not available to us",
     ),
     "CABLE, bidirectional": (
         "2503.08067",
-        "the form for keys after the query was not found; the causal one is here",
+        "we did not find the form for keys after the query; the causal one is here",
     ),
     "CARoPE": (
         "2507.23083",
-        "the exact function that bounds its input-dependent steps was not found",
+        "we did not find the exact function that bounds its input-dependent steps",
     ),
     "Circle-RoPE": (
         "2505.16416",
-        "the projection of image coordinates onto its circle was not at hand",
+        "the projection of image coordinates onto its circle is not available to us",
     ),
     "ComRoPE-AP": (
         "2506.03737",
@@ -91,7 +102,7 @@ OPEN: dict[str, tuple[str, str]] = {
     ),
     "HoPE (high-frequency)": (
         "2410.21216",
-        "the cut-off below which frequencies are dropped was not found",
+        "we did not find the cut-off below which frequencies are dropped",
     ),
     "HoPE (vision and language)": (
         "2505.20444",
@@ -106,8 +117,11 @@ OPEN: dict[str, tuple[str, str]] = {
         "2510.23095",
         "how heads are shared among axes; the interleaved form of that paper is here",
     ),
-    "nD-RoPE": ("2606.12146", "its directions and frequencies were not at hand"),
-    "PaPE": ("2602.01418", "its equation was not at hand"),
+    "nD-RoPE": (
+        "2606.12146",
+        "its directions and frequencies are not available to us",
+    ),
+    "PaPE": ("2602.01418", "its equation is not available to us"),
     "PermuteFormer": ("2109.02377", "how its permutations are drawn"),
     "RoPE-ID": (
         "2603.18017",
@@ -115,60 +129,25 @@ OPEN: dict[str, tuple[str, str]] = {
     ),
     "Selective RoPE": (
         "2511.17388",
-        "the paper's choice among its options was not at hand",
+        "the paper's choice among its options is not available to us",
     ),
-    "Spiral RoPE": ("2602.03227", "its directions and frequencies were not at hand"),
+    "Spiral RoPE": (
+        "2602.03227",
+        "its directions and frequencies are not available to us",
+    ),
     "SSMax with a bias": (
         "2501.19399",
         "where its bias enters; the form without one is here",
     ),
-    "VRoPE": ("2502.11664", "its rotation of video coordinates was not at hand"),
-}
-
-# What else people call an encoding, for those who look for it by that name.
-ALSO: dict[str, str] = {
-    "Position interpolation": "PI, linear scaling",
-    "Sinusoidal": "absolute, the encoding of Attention Is All You Need",
-    "Sinusoidal, 2-D": "2-D sincos",
-    "Learned absolute": "absolute, APE, wpe",
-    "CPE (PEG)": "conditional positional encoding",
-    "RoPE, interleaved": "rotary position embedding, GPT-J style",
-    "RoPE, half layout": "rotate_half, rotary in GPT-NeoX style",
-    "RoPE, partial": "partial rotary",
-    "Decoupled RoPE (MLA)": "multi-head latent attention",
-    "PoPE": "polar coordinate position embedding",
-    "Cayley-STRING": "STRING",
-    "Dynamic NTK": "dynamic scaling",
-    "NTK-aware": "NTK scaling, adjusted base",
-    "p-RoPE": "proportional RoPE",
-    "Clipped RoPE": "CoPE, as its paper of 2026 calls it",
-    "Axial RoPE": "rotary 2-D, RoPE-2D, vision RoPE",
-    "Mixed RoPE": "rotary 2-D, RoPE-Mixed",
-    "Pixtral's RoPE": "rotary 2-D",
-    "DINOv3's RoPE": "rotary 2-D",
-    "Golden-gate RoPE": "rotary 2-D",
-    "M-RoPE, in sections": "multimodal RoPE",
-    "M-RoPE, interleaved": "multimodal RoPE, interleaved MRoPE",
-    "T5 bias": "bucketed relative position bias",
-    "ALiBi": "attention with linear biases",
-    "FIRE": "functional interpolation",
-    "Network of the distance": "continuous or dynamic position bias",
-    "Swin's bias": "relative position bias table",
-    "Shaw's relative vectors": "relative position representations, RPR",
-    "CoPE": "contextual position encoding",
-    "Forgetting Transformer": "FoX, data-dependent ALiBi",
-    "Self-Extend": "grouped attention",
-    "Dual chunk attention": "DCA",
-    "LM-Infinite": "Λ-shaped mask",
-    "StreamingLLM's positions": "attention sinks",
-    "Sliding window": "SWA, local attention",
-    "Kernel attention with relative bias": "NPRF, Toeplitz",
-    "Command's layers": "RNoPE-SWA",
+    "VRoPE": (
+        "2502.11664",
+        "its rotation of video coordinates is not available to us",
+    ),
 }
 
 
 def encodings() -> tuple[Entry, ...]:
-    """All encodings of the library, place by place.
+    """All encodings of the library, field by field of a scheme.
 
     Shapes: → one `Entry` for each encoding
 
@@ -176,13 +155,15 @@ def encodings() -> tuple[Entry, ...]:
     """
     return (
         Entry(
-            "NoPE",
-            NOPE,
-            PositionScheme,
-            "0",
-            "none",
-            "some layers of Llama 4, SmolLM3 and Cohere models",
-            equation="e_mn = q_mᵀ k_n / √d: no term for position; only a causal mask tells order",
+            name="NoPE",
+            where=NOPE,
+            source=PositionScheme,
+            equation="e_mn = q_mᵀ k_n / √d: no term for position; "
+            "only a causal mask tells order",
+            parameters="0",
+            cost="none",
+            used_by="some layers of Llama 4, SmolLM3 and Cohere models",
+            test="test_scheme.py::test_nope_is_the_equation",
         ),
         *_positions(),
         *_embeddings(),
@@ -198,91 +179,281 @@ def encodings() -> tuple[Entry, ...]:
     )
 
 
+def find(name: str) -> tuple[Entry, ...]:
+    """The encodings whose name, aliases or models hold every word of a text.
+
+    Words match as in the filter of the zoo's page: without capitals and hyphens,
+    anywhere in a word, those with a digit only where a word begins; "llama 4" is
+    "llama4".
+    Encodings whose name matches come first.
+
+    Args:
+        name: the words, such as "mrope" or "qwen3-vl".
+
+    Raises:
+        ValueError: no encoding matches; names near it are in the message.
+
+    Chapter: zoo
+    """
+    words = _plain(name).split()
+    texts = {entry: _plain(_searched(entry)) for entry in encodings()}
+    matches = [entry for entry, text in texts.items() if words and _holds(text, words)]
+    if not matches:
+        raise ValueError(f"no encoding matches {name!r}{_near(words, texts)}")
+    return tuple(sorted(matches, key=lambda e: not _holds(_plain(e.name), words)))
+
+
+def describe(entry: Entry) -> str:
+    """An encoding in words: where it acts, equation, source, tests, papers and chapter.
+
+    Args:
+        entry: a row of `encodings()`.
+
+    Chapter: zoo
+    """
+    parts = _parts(inspect.getdoc(entry.source) or "")
+    where = entry.where
+    if isinstance(where, PositionScheme):
+        where = ", ".join(where.places)
+    rows = {
+        "where": where or "nowhere",
+        "equation": entry.equation or parts.get("Equation", ""),
+        "parameters": entry.parameters,
+        "cost": entry.cost,
+        "used by": entry.used_by,
+        "source": f"{_source_line(entry.source)}  {entry.source.__name__}",
+        "paper": parts.get("Source", ""),
+        "test": _test_line(entry.test),
+        "golden": ", ".join(entry.golden),
+        "checked": parts.get("Checked", ""),
+        "chapter": parts.get("Chapter", ""),
+    }
+    aliases = f" ({', '.join(entry.aliases)})" if entry.aliases else ""
+    lines = [
+        textwrap.indent(f"{title:<10}  {_wrapped(text)}", "  ")
+        for title, text in rows.items()
+        if text
+    ]
+    return "\n".join([entry.name + aliases, *lines])
+
+
+def _wrapped(text: str) -> str:
+    """Lines of at most 88 columns, those after the first below its beginning."""
+    lines = [
+        part
+        for line in text.split("\n")
+        for part in textwrap.wrap(
+            line,
+            74,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+            drop_whitespace=True,
+        )
+    ]
+    return ("\n" + " " * 12).join(lines)
+
+
+def _searched(entry: Entry) -> str:
+    """What `find` looks into."""
+    return " | ".join((entry.name, *entry.aliases, entry.used_by))
+
+
+def _plain(text: str) -> str:
+    """Lower case, without hyphens, and without the space before a number."""
+    text = re.sub("[-\u2011]", "", text.lower()).replace("’", "'")
+    return re.sub(r"\s+(?=\d[\d.]*(?!\w))", "", text)
+
+
+def _holds(text: str, words: list[str]) -> bool:
+    """Whether a text holds all words, one with a digit only where a word begins."""
+    return all(
+        re.search(rf"(?<!\w){re.escape(word)}", text)
+        if re.search(r"\d", word)
+        else word in text
+        for word in words
+    )
+
+
+def _near(words: list[str], texts: dict[Entry, str]) -> str:
+    """The encodings with a word like one of these, for a message."""
+    known = sorted(
+        {word for text in texts.values() for word in re.findall(r"\w+", text)}
+    )
+    names: list[str] = []
+    for word in words:
+        for close in difflib.get_close_matches(word, known, n=2):
+            names += [e.name for e, text in texts.items() if _holds(text, [close])]
+    if not names:
+        return f"; encodings() lists all {len(texts)}"
+    return "; near it: " + ", ".join(list(dict.fromkeys(names))[:5])
+
+
+def _parts(docstring: str) -> dict[str, str]:
+    """The parts of a docstring by heading, without their indentation."""
+    headings = "Equation|Shapes|Args|Raises|Source|Checked|Chapter"
+    pieces = re.split(rf"^({headings}):[ \n]?", docstring, flags=re.MULTILINE)
+    parts = {}
+    for heading, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        part = text.split("\n\n")[0]
+        first, *rest = part.strip("\n").split("\n")
+        rest = [line.strip() for line in rest]
+        parts[heading] = ("\n" if heading == "Equation" else " ").join([first, *rest])
+        if heading == "Checked":  # a line may end within an item
+            parts[heading] = re.sub(": ", ":", parts[heading])
+    return parts
+
+
+def _source_line(value: Callable[..., Any] | type) -> str:
+    """File and line of an object."""
+    value = inspect.unwrap(value)
+    file = Path(inspect.getsourcefile(value) or "").resolve()
+    return f"{file.relative_to(ROOT)}:{inspect.getsourcelines(value)[1]}"
+
+
+def _test_line(test: str) -> str:
+    """File and name of a test; its line too, where the tests are."""
+    file, name = test.split("::")
+    path = ROOT / "tests" / file
+    if not path.is_file():
+        return f"tests/{test}"
+    [line] = [
+        node.lineno
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    return f"tests/{file}:{line}  {name}"
+
+
 def _draw() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _at(**places: Any) -> PositionScheme:
-    """An example scheme that fills these places."""
-    return PositionScheme("example", **places)
+def _example(**fields: Any) -> PositionScheme:
+    """A scheme that fills these fields."""
+    return PositionScheme("example", **fields)
 
 
 def _rope(schedule: rotary.Schedule) -> PositionScheme:
-    return _at(transform=rotary.RoPE(**schedule._asdict()).transform)
+    return _example(transform=rotary.RoPE(**schedule._asdict()).transform)
 
 
 def _positions() -> tuple[Entry, ...]:
-    place, mixed = "position", multimodal_positions
+    where, mixed = "position", multimodal_positions
     return (
         Entry(
-            "Randomised positions",
-            place,
-            positions.randomised,
-            "0",
-            "one draw of O(L log L) for a batch",
+            name="Randomised positions",
+            where=where,
+            source=positions.randomised,
+            parameters="0",
+            cost="one draw of O(L log L) for a batch",
+            test="test_positions.py::test_randomised_positions_are_an_ordered_sample",
         ),
         Entry(
-            "Abacus",
-            place,
-            positions.abacus,
-            "0 beside the table that they index",
-            "O(n)",
-        ),
-        Entry("Position coupling", place, positions.coupled_addition, "0", "O(n)"),
-        Entry(
-            "Tree positions",
-            place,
-            positions.tree_positions,
-            "0",
-            "O(n)",
-            "SpecInfer, Medusa (draft tokens)",
+            name="Abacus",
+            where=where,
+            source=positions.abacus,
+            parameters="0 beside the table that they index",
+            cost="O(n)",
+            test="test_positions.py::test_abacus_brute_force",
         ),
         Entry(
-            "Merged grid",
-            place,
-            positions.merged_grid,
-            "0",
-            "O(n)",
-            "the image encoder of Qwen2-VL",
-        ),
-        Entry("Resized grid", place, positions.resized_grid, "0", "O(n)", "EVA-02"),
-        Entry("Centred grid", place, positions.centred_grid, "0", "O(n)", "DINOv3"),
-        Entry(
-            "Jittered coordinates",
-            place,
-            positions.jittered,
-            "0",
-            "O(n), in training only",
-            "DINOv3",
+            name="Position coupling",
+            where=where,
+            source=positions.coupled_addition,
+            parameters="0",
+            cost="O(n)",
+            test="test_positions.py::test_coupled_addition_gives_a_place_value_one_position",
         ),
         Entry(
-            "M-RoPE positions",
-            place,
-            mixed.mrope_positions,
-            "0",
-            "O(n)",
-            "Qwen2-VL, Qwen2.5-VL",
-            ("mrope_position_ids_qwen2_vl", "mrope_position_ids_qwen2_5_vl"),
+            name="Tree positions",
+            where=where,
+            source=positions.tree_positions,
+            parameters="0",
+            cost="O(n)",
+            used_by="SpecInfer, Medusa (draft tokens)",
+            test="test_positions.py::test_tree_brute_force",
         ),
         Entry(
-            "Timestamps as text",
-            place,
-            mixed.timestamped,
-            "0",
-            "a few text tokens a frame",
-            "Qwen3-VL",
-            ("mrope_position_ids_qwen3_vl",),
+            name="Merged grid",
+            where=where,
+            source=positions.merged_grid,
+            parameters="0",
+            cost="O(n)",
+            used_by="the image encoder of Qwen2-VL",
+            test="test_positions.py::test_merged_grid_goes_block_by_block",
         ),
         Entry(
-            "TMRoPE",
-            place,
-            mixed.audio_video_block,
-            "0",
-            "O(n)",
-            "Qwen2.5-Omni",
-            ("tmrope_position_ids",),
+            name="Resized grid",
+            where=where,
+            source=positions.resized_grid,
+            parameters="0",
+            cost="O(n)",
+            used_by="EVA-02",
+            test="test_positions.py::test_grids_of_coordinates",
         ),
-        Entry("VideoRoPE positions", place, mixed.videorope_positions, "0", "O(n)"),
+        Entry(
+            name="Centred grid",
+            where=where,
+            source=positions.centred_grid,
+            parameters="0",
+            cost="O(n)",
+            used_by="DINOv3",
+            test="test_positions.py::test_grids_of_coordinates",
+        ),
+        Entry(
+            name="Jittered coordinates",
+            where=where,
+            source=positions.jittered,
+            parameters="0",
+            cost="O(n), in training only",
+            used_by="DINOv3",
+            test="test_positions.py::test_jitter_is_the_released_order_of_steps",
+        ),
+        Entry(
+            name="M-RoPE positions",
+            where=where,
+            source=mixed.mrope_positions,
+            parameters="0",
+            cost="O(n)",
+            used_by="Qwen2-VL, Qwen2.5-VL",
+            golden=(
+                "mrope_position_ids_qwen2_5_vl_a",
+                "mrope_position_ids_qwen2_5_vl_b",
+                "mrope_position_ids_qwen2_vl_a",
+                "mrope_position_ids_qwen2_vl_b",
+                "mrope_position_ids_qwen2_vl_left_padded_batch",
+            ),
+            test="test_multimodal_positions.py::test_prompts_token_by_token",
+        ),
+        Entry(
+            name="Timestamps as text",
+            where=where,
+            source=mixed.timestamped,
+            parameters="0",
+            cost="a few text tokens a frame",
+            used_by="Qwen3-VL",
+            golden=("mrope_position_ids_qwen3_vl_timestamps",),
+            test="test_multimodal_positions.py::test_timestamps",
+        ),
+        Entry(
+            name="TMRoPE",
+            where=where,
+            source=mixed.audio_video_block,
+            parameters="0",
+            cost="O(n)",
+            used_by="Qwen2.5-Omni",
+            golden=("tmrope_position_ids_qwen2_5_omni_audio_in_video",),
+            test="test_multimodal_positions.py::test_audio_in_video_token_by_token",
+        ),
+        Entry(
+            name="VideoRoPE positions",
+            where=where,
+            source=mixed.videorope_positions,
+            parameters="0",
+            cost="O(n)",
+            test="test_multimodal_positions.py::test_videorope_token_by_token",
+        ),
     )
 
 
@@ -293,165 +464,192 @@ def _embeddings() -> tuple[Entry, ...]:
     matrix = embedding.gaussian_matrix(4, 1, std=1.0, generator=_draw())
     return (
         Entry(
-            "Sinusoidal",
-            scheme.sinusoidal(8),
-            embedding.sinusoidal,
-            "0",
-            sines,
-            "the paper of 2017, Marian, Transformer-XL (of distances); an option in "
-            "XLM's code",
-            (
-                "sinusoidal_interleaved",
+            name="Sinusoidal",
+            aliases=("absolute", "the encoding of Attention Is All You Need"),
+            where=scheme.sinusoidal(8),
+            source=embedding.sinusoidal,
+            parameters="0",
+            cost=sines,
+            used_by="the paper of 2017, Marian, Transformer-XL (of distances); "
+            "an option in XLM's code",
+            golden=(
                 "sinusoidal_concat_marian",
                 "sinusoidal_concat_transformerxl",
-                "sinusoidal_scaled",
+                "sinusoidal_interleaved_scaled_cramming",
+                "sinusoidal_interleaved_xlm",
+                "sinusoidal_scaled_xtransformers",
             ),
+            test="test_bug_reports.py::test_F1_53_every_dimension_has_a_sinusoid",
         ),
         Entry(
-            "Sinusoidal, tensor2tensor",
-            _at(embedding=partial(embedding.sinusoidal_tensor2tensor, dim=8)),
-            embedding.sinusoidal_tensor2tensor,
-            "0",
-            sines,
-            "fairseq models, Whisper, M2M-100, XGLM, Speech2Text",
-            tuple(
-                f"sinusoidal_concat_{peer}"
-                for peer in ("fairseq", "whisper", "m2m100", "xglm", "speech2text")
+            name="Sinusoidal, tensor2tensor",
+            where=_example(
+                embedding=partial(embedding.sinusoidal_tensor2tensor, dim=8)
             ),
+            source=embedding.sinusoidal_tensor2tensor,
+            parameters="0",
+            cost=sines,
+            used_by="fairseq models, Whisper, M2M-100, XGLM, Speech2Text",
+            golden=(
+                "sinusoidal_concat_fairseq",
+                "sinusoidal_concat_m2m100_padding_offset",
+                "sinusoidal_concat_speech2text_odd_dim",
+                "sinusoidal_concat_whisper",
+                "sinusoidal_concat_xglm_offset2",
+            ),
+            test="test_bug_reports.py::test_F1_53_tensor2tensor_has_a_zero_column",
         ),
         Entry(
-            "Learned absolute",
-            scheme.learned(16, 8, generator=_draw()),
-            embedding.LearnedEmbedding,
-            "L D",
-            once,
-            "BERT, RoBERTa (from padding_idx + 1), GPT-2, OPT (from 2)",
-            ("learned_offset_opt", "position_ids_roberta"),
+            name="Learned absolute",
+            aliases=("absolute", "APE", "wpe"),
+            where=scheme.learned(16, 8, generator=_draw()),
+            source=embedding.LearnedEmbedding,
+            parameters="L D",
+            cost=once,
+            used_by="BERT, RoBERTa (from padding_idx + 1), GPT-2, OPT (from 2)",
+            golden=("learned_offset_opt", "position_ids_roberta"),
+            test="embedding/test_learned.py::test_learned_embedding_looks_up_rows",
         ),
         Entry(
-            "NeRF features",
-            _at(embedding=partial(embedding.nerf, count=4)),
-            embedding.nerf,
-            "0",
-            "O(n D) sines",
-            "NeRF",
+            name="NeRF features",
+            where=_example(embedding=partial(embedding.nerf, count=4)),
+            source=embedding.nerf,
+            parameters="0",
+            cost="O(n D) sines",
+            used_by="NeRF",
+            test="embedding/test_fourier.py::test_nerf_is_the_equation",
         ),
         Entry(
-            "Random Fourier features",
-            _at(embedding=partial(embedding.random_fourier, matrix=matrix)),
-            embedding.random_fourier,
-            "0: its matrix is drawn once and frozen",
-            "O(n D) sines",
+            name="Random Fourier features",
+            where=_example(embedding=partial(embedding.random_fourier, matrix=matrix)),
+            source=embedding.random_fourier,
+            parameters="0: its matrix is drawn once and frozen",
+            cost="O(n D) sines",
             golden=("gaussian_fourier_diffusers",),
+            test="embedding/test_fourier.py::test_random_fourier_is_the_equation",
         ),
         Entry(
-            "Perceiver features",
-            _at(
+            name="Perceiver features",
+            where=_example(
                 embedding=partial(
                     embedding.perceiver_fourier, count=4, max_resolution=(16.0,)
                 )
             ),
-            embedding.perceiver_fourier,
-            "0",
-            "O(n D) sines",
-            "Perceiver",
-            ("fourier_perceiver",),
+            source=embedding.perceiver_fourier,
+            parameters="0",
+            cost="O(n D) sines",
+            used_by="Perceiver",
+            golden=("fourier_perceiver",),
+            test="embedding/test_fourier.py::test_perceiver_is_the_equation",
         ),
         Entry(
-            "Learnable Fourier features",
-            _at(
+            name="Learnable Fourier features",
+            where=_example(
                 embedding=embedding.LearnableFourier(
                     8, axes=2, features=8, hidden=8, generator=_draw()
                 )
             ),
-            embedding.LearnableFourier,
-            "F A/2 + h (F + 1) + D (h + 1) for A axes, F features, h hidden units",
-            "O(n h (F + D))",
+            source=embedding.LearnableFourier,
+            parameters="F A/2 + h (F + 1) + D (h + 1) "
+            "for A axes, F features, h hidden units",
+            cost="O(n h (F + D))",
+            test="embedding/test_fourier.py::test_learnable_fourier_is_the_equation",
         ),
         Entry(
-            "Timestep embedding",
-            _at(
+            name="Timestep embedding",
+            where=_example(
                 embedding=partial(
                     embedding.timestep, dim=8, shift=0.0, cosine_first=True
                 )
             ),
-            embedding.timestep,
-            "0",
-            "one vector for an image",
-            "diffusion models since DDPM",
-            ("timestep_embedding_diffusers",),
+            source=embedding.timestep,
+            parameters="0",
+            cost="one vector for an image",
+            used_by="diffusion models since DDPM",
+            golden=("timestep_embedding_diffusers",),
+            test="embedding/test_fourier.py::test_timestep_is_the_equation",
         ),
         Entry(
-            "Sinusoidal, 2-D",
-            _at(embedding=partial(embedding.sinusoidal_grid, dim=8)),
-            embedding.sinusoidal_grid,
-            "0",
-            sines,
-            "MAE",
-            ("sincos2d_",),
+            name="Sinusoidal, 2-D",
+            aliases=("2-D sincos",),
+            where=_example(embedding=partial(embedding.sinusoidal_grid, dim=8)),
+            source=embedding.sinusoidal_grid,
+            parameters="0",
+            cost=sines,
+            used_by="MAE",
+            golden=("sincos2d_mae_diffusers", "sincos2d_timm"),
+            test="embedding/test_grid.py::test_sinusoidal_grid_is_the_equation",
         ),
         Entry(
-            "Learned grid",
-            _at(embedding=embedding.LearnedGrid((4, 4), 8, generator=_draw())),
-            embedding.LearnedGrid,
-            "L D, L places of the grid",
-            once,
-            "ViT",
+            name="Learned grid",
+            where=_example(
+                embedding=embedding.LearnedGrid((4, 4), 8, generator=_draw())
+            ),
+            source=embedding.LearnedGrid,
+            parameters="L D for the L cells of the grid",
+            cost=once,
+            used_by="ViT",
+            test="embedding/test_grid.py::test_learned_grid_is_a_table_of_places",
         ),
         Entry(
-            "Resized learned grid",
-            "embedding, at another image size",
-            embedding.resize_grid,
-            "those of the grid",
-            "16 n D, once for an image size",
-            "ViT",
-            ("learned_2d_bicubic",),
+            name="Resized learned grid",
+            where="embedding, at another image size",
+            source=embedding.resize_grid,
+            parameters="those of the grid",
+            cost="16 n D, once for an image size",
+            used_by="ViT",
+            golden=("learned_2d_bicubic_interpolation_vit",),
+            test="embedding/test_grid.py::test_resize_is_bicubic",
         ),
         Entry(
-            "CPE (PEG)",
-            "embedding, from the tokens' neighbours",
-            embedding.PEG,
-            "(k² + 1) D for a k × k filter",
-            "k² n D",
-            "CPVT, Twins",
+            name="CPE (PEG)",
+            aliases=("conditional positional encoding",),
+            where="embedding, from the tokens' neighbours",
+            source=embedding.PEG,
+            parameters="(k² + 1) D for a k × k filter",
+            cost="k² n D",
+            used_by="CPVT, Twins",
+            test="embedding/test_convolutional.py::test_peg_is_the_equation",
         ),
         Entry(
-            "Convolutional embedding",
-            "embedding, from the frames' neighbours",
-            embedding.ConvolutionalEmbedding,
-            "k D²/g + D + k for k taps in g groups",
-            "k n D²/g",
-            "wav2vec 2.0",
+            name="Convolutional embedding",
+            where="embedding, from the frames' neighbours",
+            source=embedding.ConvolutionalEmbedding,
+            parameters="k D²/g + D + k for k taps in g groups",
+            cost="k n D²/g",
+            used_by="wav2vec 2.0",
+            test="embedding/test_convolutional.py::test_convolution_is_the_equation",
         ),
         Entry(
-            "Laplacian eigenvectors",
-            f"embedding, {nodes}",
-            embedding.laplacian_eigenvectors,
-            "0",
-            "O(n³), once",
+            name="Laplacian eigenvectors",
+            where=f"embedding, {nodes}",
+            source=embedding.laplacian_eigenvectors,
+            parameters="0",
+            cost="O(n³), once",
+            test="embedding/test_graph.py::test_all_constant_waves_are_left_out",
         ),
         Entry(
-            "SignNet",
-            f"embedding, {nodes}",
-            embedding.signnet,
-            "those of its two networks",
-            "2 k passes of one",
+            name="SignNet",
+            where=f"embedding, {nodes}",
+            source=embedding.signnet,
+            parameters="those of its two networks",
+            cost="2 k passes of one",
+            test="embedding/test_graph.py::test_signnet_is_the_equation_and_blind_to_signs",
         ),
         Entry(
-            "Random walk",
-            f"embedding, {nodes}",
-            embedding.random_walk,
-            "0",
-            "O(k n³), once",
+            name="Random walk",
+            where=f"embedding, {nodes}",
+            source=embedding.random_walk,
+            parameters="0",
+            cost="O(k n³), once",
+            test="embedding/test_graph.py::test_random_walk_is_the_equation",
         ),
     )
 
 
 def _rotary() -> tuple[Entry, ...]:
-    series, turn = (
-        frequencies.inverse_frequencies(8),
-        "6 n D, 3 d for each query and key",
-    )
+    series = frequencies.inverse_frequencies(8)
+    rotation = "6 n D, 3 d for each query and key"
     rope = rotary.RoPE(series)
 
     def grape(
@@ -462,136 +660,166 @@ def _rotary() -> tuple[Entry, ...]:
 
     return (
         Entry(
-            "RoPE, interleaved",
-            scheme.rope(8),
-            rotary.RoPE,
-            "0",
-            turn,
-            "RoFormer, Llama in Meta's code, Cohere",
-            (
+            name="RoPE, interleaved",
+            aliases=("rotary position embedding", "GPT-J style"),
+            where=scheme.rope(8),
+            source=rotary.RoPE,
+            parameters="0",
+            cost=rotation,
+            used_by="RoFormer, Llama in Meta's code, Cohere",
+            golden=(
                 "rope_complex_interleaved_llama_official",
-                "rope_interleaved",
-                "rope_diffusers",
-                "rope_rotary_embedding",
-            ),
-        ),
-        Entry(
-            "RoPE, half layout",
-            scheme.rope(8, layout="half"),
-            rotary.convert_layout,
-            "0",
-            turn,
-            "Llama, Qwen, Mistral and Gemma in transformers",
-            ("rope_half_split",),
-        ),
-        Entry(
-            "RoPE, partial",
-            scheme.rope(8, rotary_dim=4),
-            rotary.RoPE,
-            "0",
-            "6 n H r, for the first r channels of each head",
-            "GPT-J and CodeGen (interleaved), GPT-NeoX (half), GLM (interleaved)",
-            (
-                "rope_partial",
-                "rope_interleaved_gptj_partial",
+                "rope_diffusers_1d",
                 "rope_interleaved_codegen_partial",
+                "rope_interleaved_cohere",
+                "rope_interleaved_gptj_partial",
+                "rope_interleaved_roformer_qkv",
+                "rope_rotary_embedding_torch_lang",
             ),
-            "R_m turns channels 0 … r−1 of d, ω_i = θ^(−2i/r), i = 0 … r/2−1; the "
-            "others pass unchanged",
+            test="rotary/test_rope.py::test_rope_is_the_equation",
         ),
         Entry(
-            "Decoupled RoPE (MLA)",
-            "transform, of r more channels",
-            rotary.LatentKeys,
-            "D r for the one rotary key, beside D c + c H (d + d_v) for keys and "
-            "values from c latent channels",
-            "the score has r more channels a head; the cache holds c + r numbers a "
-            "token",
-            "DeepSeek-V2, DeepSeek-V3",
-            ("mla_decoupled_rope",),
+            name="RoPE, half layout",
+            aliases=("rotate_half", "rotary in GPT-NeoX style"),
+            where=scheme.rope(8, layout="half"),
+            source=rotary.convert_layout,
+            parameters="0",
+            cost=rotation,
+            used_by="Llama, Qwen, Mistral and Gemma in transformers",
+            golden=("rope_half_split_gemma_official", "rope_half_split_llama"),
+            test="test_bug_reports.py::test_F1_01_layouts_agree_through_the_permutation",
         ),
         Entry(
-            "xPos",
-            _at(transform=rotary.XPos(series).transform),
-            rotary.XPos,
-            "0",
-            "8 n D",
-            golden=("xpos_",),
+            name="RoPE, partial",
+            aliases=("partial rotary",),
+            where=scheme.rope(8, rotary_dim=4),
+            source=rotary.RoPE,
+            equation="R_m rotates channels 0 … r−1 of d, ω_i = θ^(−2i/r), "
+            "i = 0 … r/2−1; the others pass unchanged",
+            parameters="0",
+            cost="6 n H r, for the first r channels of each head",
+            used_by="GPT-J and CodeGen (interleaved), GPT-NeoX (half), "
+            "GLM (interleaved)",
+            golden=(
+                "rope_interleaved_codegen_partial",
+                "rope_interleaved_gptj_partial",
+                "rope_partial_gpt_neox",
+                "rope_partial_interleaved_glm",
+            ),
+            test="rotary/test_rope.py::test_rope_is_the_equation",
         ),
         Entry(
-            "RoPER",
-            _at(
+            name="Decoupled RoPE (MLA)",
+            aliases=("multi-head latent attention",),
+            where="transform, of r more channels",
+            source=rotary.LatentKeys,
+            parameters="D r for the one rotary key, beside D c + c H (d + d_v) "
+            "for keys and values from c latent channels",
+            cost="the score has r more channels a head; "
+            "the cache holds c + r numbers a token",
+            used_by="DeepSeek-V2, DeepSeek-V3",
+            golden=("mla_decoupled_rope_deepseek",),
+            test="rotary/test_latent.py::test_latent_attention_is_its_equation",
+        ),
+        Entry(
+            name="xPos",
+            where=_example(transform=rotary.XPos(series).transform),
+            source=rotary.XPos,
+            parameters="0",
+            cost="8 n D",
+            golden=("xpos_rotary_embedding_torch", "xpos_torchscale"),
+            test="rotary/test_variants.py::test_xpos_is_its_equation",
+        ),
+        Entry(
+            name="RoPER",
+            where=_example(
                 transform=rope.transform,
                 values=partial(rotary.rotated_values, rope=rope),
             ),
-            rotary.rotated_values,
-            "0",
-            "12 n D: RoPE's, and as much for values and sums",
+            source=rotary.rotated_values,
+            parameters="0",
+            cost="12 n D: RoPE's, and as much for values and sums",
+            test="rotary/test_variants.py::test_roper_sees_the_distance_of_values",
         ),
         Entry(
-            "PoPE",
-            _at(transform=rotary.PoPE(8, heads=4).transform),
-            rotary.PoPE,
-            "D",
-            "n² D more: the score has 2 d channels a head",
-            golden=("pope_polar",),
+            name="PoPE",
+            aliases=("polar coordinate position embedding",),
+            where=_example(transform=rotary.PoPE(8, heads=4).transform),
+            source=rotary.PoPE,
+            parameters="D",
+            cost="n² D more: the score has 2 d channels a head",
+            golden=("pope_polar_xtransformers",),
+            test="rotary/test_variants.py::test_pope_is_its_equation",
         ),
         Entry(
-            "LieRE",
-            _at(
+            name="LieRE",
+            where=_example(
                 transform=rotary.LieRE(8, axes=1, block=4, generator=_draw()).transform
             ),
-            rotary.LieRE,
-            "A d (b − 1)/2 for A axes and blocks of b channels",
-            "n matrix exponentials of d/b blocks, O(n d b²), and O(n D b)",
+            source=rotary.LieRE,
+            parameters="A d (b − 1)/2 for A axes and blocks of b channels",
+            cost="n matrix exponentials of d/b blocks, O(n d b²), and O(n D b)",
+            test="rotary/test_variants.py::test_lie_rotation_is_the_exponential",
         ),
         Entry(
-            "ComRoPE, linearly dependent",
-            _at(
+            name="ComRoPE, linearly dependent",
+            where=_example(
                 transform=rotary.ComRoPE(
                     8, axes=1, block=4, heads=4, generator=_draw()
                 ).transform
             ),
-            rotary.ComRoPE,
-            "D (b − 1)/2 + A d/b for A axes and blocks of b channels",
-            "n matrix exponentials of D/b blocks, O(n D b²)",
+            source=rotary.ComRoPE,
+            parameters="D (b − 1)/2 + A d/b for A axes and blocks of b channels",
+            cost="n matrix exponentials of D/b blocks, O(n D b²)",
+            test="rotary/test_variants.py::test_commuting_axes_are_multiples_of_one_matrix",
         ),
         Entry(
-            "Cayley-STRING",
-            _at(transform=rotary.CayleySTRING(8, rope.transform).transform),
-            rotary.CayleySTRING,
-            "d (d − 1)/2",
-            "2 n D d beside the rotation; none where P is folded into the projections",
+            name="Cayley-STRING",
+            aliases=("STRING",),
+            where=_example(transform=rotary.CayleySTRING(8, rope.transform).transform),
+            source=rotary.CayleySTRING,
+            parameters="d (d − 1)/2",
+            cost="2 n D d beside the rotation; "
+            "none where P is folded into the projections",
+            test="rotary/test_variants.py::test_string_is_rope_in_another_basis",
         ),
         Entry(
-            "FoPE",
-            _at(
+            name="FoPE",
+            where=_example(
                 transform=rotary.FoPE(
                     8, length=512, heads=4, generator=_draw()
                 ).transform
             ),
-            rotary.FoPE,
-            "2 H K² for the K pairs that turn within L",
-            "O(n H K²) for the tables, and RoPE's 6 n D",
+            source=rotary.FoPE,
+            parameters="2 H K² for the K pairs that make a full turn within L",
+            cost="O(n H K²) for the tables, and RoPE's 6 n D",
+            test="rotary/test_variants.py::test_fope_is_its_equation",
         ),
         Entry(
-            "RePo",
-            _at(
+            name="RePo",
+            where=_example(
                 transform=rotary.RePo(8, 4, rope, latent=4, generator=_draw()).transform
             ),
-            rotary.RePo,
-            "r (2 D + H) for r latent channels",
-            "O(n r (D + H)) for the positions, and RoPE's 6 n D",
+            source=rotary.RePo,
+            parameters="r (2 D + H) for r latent channels",
+            cost="O(n r (D + H)) for the positions, and RoPE's 6 n D",
+            test="rotary/test_variants.py::test_repo_turns_by_positions_it_reads",
         ),
         Entry(
-            "GRAPE, multiplicative",
-            _at(transform=grape),
-            rotary.grape,
-            "2 d a plane",
-            "O(n d) a plane and head",
+            name="GRAPE, multiplicative",
+            where=_example(transform=grape),
+            source=rotary.grape,
+            parameters="2 d a plane",
+            cost="O(n d) a plane and head",
+            test="rotary/test_variants.py::test_grape_is_the_exponential",
         ),
         Entry(
-            "TAPA", _at(scores=rotary.tapa), rotary.tapa, "0", "n² H powers and cosines"
+            name="TAPA",
+            where=_example(scores=rotary.tapa),
+            source=rotary.tapa,
+            parameters="0",
+            cost="n² H powers and cosines",
+            test="rotary/test_variants.py::test_tapa_is_its_equation",
         ),
     )
 
@@ -603,107 +831,147 @@ def _schedules() -> tuple[Entry, ...]:
     )
     return (
         Entry(
-            "Position interpolation",
-            _rope(rotary.linear_interpolation(8, 1e4, factor=4.0)),
-            rotary.linear_interpolation,
-            "0",
-            same,
-            "the global layers of Gemma 3 from 4B on",
-            ("rope_linear",),
+            name="Position interpolation",
+            aliases=("PI", "linear scaling"),
+            where=_rope(rotary.linear_interpolation(8, 1e4, factor=4.0)),
+            source=rotary.linear_interpolation,
+            parameters="0",
+            cost=same,
+            used_by="the global layers of Gemma 3 from 4B on",
+            golden=("rope_linear_f4", "rope_linear_partial"),
+            test="rotary/test_scaling.py::test_F1_07_linear_interpolation_divides_positions",
         ),
         Entry(
-            "NTK-aware",
-            _rope(rotary.ntk_aware(8, 1e4, factor=4.0)),
-            rotary.ntk_aware,
-            "0",
-            same,
-            golden=("rope_ntk_theta_rescale", "rope_xtransformers"),
+            name="NTK-aware",
+            aliases=("NTK scaling", "adjusted base"),
+            where=_rope(rotary.ntk_aware(8, 1e4, factor=4.0)),
+            source=rotary.ntk_aware,
+            parameters="0",
+            cost=same,
+            golden=(
+                "rope_ntk_theta_rescale_rotary_embedding_torch",
+                "rope_xtransformers",
+            ),
+            test="rotary/test_scaling.py::test_F1_27_ntk_static",
         ),
         Entry(
-            "Dynamic NTK",
-            _rope(
+            name="Dynamic NTK",
+            aliases=("dynamic scaling",),
+            where=_rope(
                 rotary.dynamic_ntk(8, 1e4, factor=4.0, length=128, original_length=64)
             ),
-            rotary.dynamic_ntk,
-            "0",
-            f"{same}; cached keys must be turned anew when the length grows",
-            golden=("rope_dynamic",),
+            source=rotary.dynamic_ntk,
+            parameters="0",
+            cost=f"{same}; cached keys must be rotated again when the length grows",
+            golden=(
+                "rope_dynamic_above",
+                "rope_dynamic_below",
+                "rope_dynamic_stateful_llama",
+            ),
+            test="rotary/test_scaling.py::test_dynamic_ntk_is_its_equation",
         ),
         Entry(
-            "NTK-by-parts",
-            _rope(rotary.ntk_by_parts(8, 1e4, factor=4.0, original_length=64)),
-            rotary.ntk_by_parts,
-            "0",
-            same,
+            name="NTK-by-parts",
+            where=_rope(rotary.ntk_by_parts(8, 1e4, factor=4.0, original_length=64)),
+            source=rotary.ntk_by_parts,
+            parameters="0",
+            cost=same,
+            test="rotary/test_scaling.py::test_by_parts_and_yarn_are_the_papers_equation",
         ),
         Entry(
-            "NTK-by-parts, original",
-            _rope(rotary.ntk_by_parts_original(8, 1e4, factor=4.0, original_length=64)),
-            rotary.ntk_by_parts_original,
-            "0",
-            same,
-            golden=("ntk_by_parts_original",),
+            name="NTK-by-parts, original",
+            where=_rope(
+                rotary.ntk_by_parts_original(8, 1e4, factor=4.0, original_length=64)
+            ),
+            source=rotary.ntk_by_parts_original,
+            parameters="0",
+            cost=same,
+            golden=("ntk_by_parts_original_repo",),
+            test="rotary/test_scaling.py::test_original_by_parts_is_its_equation",
         ),
         Entry(
-            "YaRN, as in the paper",
-            _rope(rotary.yarn(8, 1e4, factor=4.0, original_length=64)),
-            rotary.yarn,
-            "0",
-            same,
+            name="YaRN, as in the paper",
+            where=_rope(rotary.yarn(8, 1e4, factor=4.0, original_length=64)),
+            source=rotary.yarn,
+            parameters="0",
+            cost=same,
+            test="rotary/test_scaling.py::test_by_parts_and_yarn_are_the_papers_equation",
         ),
         Entry(
-            "YaRN, as released",
-            _rope(rotary.yarn_released(8, 1e4, factor=4.0, original_length=64)),
-            rotary.yarn_released,
-            "0",
-            same,
-            "Qwen2.5, Qwen3, DeepSeek-V3, gpt-oss (not truncated), OLMo 3, SmolLM3",
-            ("rope_yarn", "yarn_original_repo", "deepseek_official_yarn"),
+            name="YaRN, as released",
+            where=_rope(rotary.yarn_released(8, 1e4, factor=4.0, original_length=64)),
+            source=rotary.yarn_released,
+            parameters="0",
+            cost=same,
+            used_by="Qwen2.5, Qwen3, DeepSeek-V3, gpt-oss (not truncated), "
+            "OLMo 3, SmolLM3",
+            golden=(
+                "deepseek_official_yarn_freqs_cis",
+                "rope_yarn_deepseek_v3",
+                "rope_yarn_f4_default",
+                "rope_yarn_gpt_oss",
+                "rope_yarn_gpt_oss_official",
+                "rope_yarn_mscale_unequal",
+                "yarn_original_repo",
+            ),
+            test="rotary/test_scaling.py::test_released_yarn_is_its_equation",
         ),
         Entry(
-            "DeepSeek's softmax scale",
-            "scale",
-            rotary.deepseek_softmax_scale,
-            "0",
-            "none",
-            "DeepSeek-V2, DeepSeek-V3",
-            ("deepseek_softmax_scale",),
+            name="DeepSeek's softmax scale",
+            where="scale",
+            source=rotary.deepseek_softmax_scale,
+            parameters="0",
+            cost="none",
+            used_by="DeepSeek-V2, DeepSeek-V3",
+            golden=("deepseek_softmax_scale_mscale",),
+            test="rotary/test_scaling.py::test_deepseek_softmax_scale_is_its_equation",
         ),
         Entry(
-            "LongRoPE",
-            _rope(longrope(8, 1e4, factor=4.0, original_length=64)),
-            rotary.longrope,
-            "0: its factors are found by search",
-            same,
-            "Phi-3, Phi-3.5",
-            ("rope_longrope",),
+            name="LongRoPE",
+            where=_rope(longrope(8, 1e4, factor=4.0, original_length=64)),
+            source=rotary.longrope,
+            parameters="0: its factors are found by search",
+            cost=same,
+            used_by="Phi-3, Phi-3.5",
+            golden=(
+                "rope_longrope_long",
+                "rope_longrope_phi35_mini_short",
+                "rope_longrope_short",
+                "rope_longrope_stateful_llama",
+            ),
+            test="rotary/test_scaling.py::test_longrope_is_its_equation",
         ),
         Entry(
-            "Llama 3.1's schedule",
-            _rope(rotary.llama3(8, 1e4, factor=4.0, original_length=64)),
-            rotary.llama3,
-            "0",
-            same,
-            "Llama 3.1, Llama 3.2, Llama 4 Scout",
-            ("rope_llama3",),
+            name="Llama 3.1's schedule",
+            where=_rope(rotary.llama3(8, 1e4, factor=4.0, original_length=64)),
+            source=rotary.llama3,
+            parameters="0",
+            cost=same,
+            used_by="Llama 3.1, Llama 3.2, Llama 4 Scout",
+            golden=("rope_llama3_1_f8",),
+            test="rotary/test_scaling.py::test_llama3_is_its_equation",
         ),
         Entry(
-            "p-RoPE",
-            _rope(rotary.proportional(8, 1e4, fraction=0.5)),
-            rotary.proportional,
-            "0",
-            same,
-            "the global layers of Gemma 4",
-            ("rope_proportional",),
+            name="p-RoPE",
+            aliases=("proportional RoPE",),
+            where=_rope(rotary.proportional(8, 1e4, fraction=0.5)),
+            source=rotary.proportional,
+            parameters="0",
+            cost=same,
+            used_by="the global layers of Gemma 4",
+            golden=("rope_proportional_p25",),
+            test="rotary/test_scaling.py::test_p_rope_keeps_the_fastest_pairs_of_the_full_spectrum",
         ),
         Entry(
-            "Clipped RoPE",
-            _rope(
+            name="Clipped RoPE",
+            aliases=("CoPE in its paper of 2026",),
+            where=_rope(
                 rotary.clipped(rotary.linear_interpolation(8, 1e4, factor=1.0), count=3)
             ),
-            rotary.clipped,
-            "0",
-            same,
+            source=rotary.clipped,
+            parameters="0",
+            cost=same,
+            test="rotary/test_scaling.py::test_clipped_is_its_equation",
         ),
     )
 
@@ -711,91 +979,114 @@ def _schedules() -> tuple[Entry, ...]:
 def _axes() -> tuple[Entry, ...]:
     series, same = frequencies.inverse_frequencies(8), "6 n D, as plain RoPE"
 
-    def axes(matrix: torch.Tensor, layout: str = "half") -> PositionScheme:
-        return _at(transform=rotary.AxialRoPE(matrix, layout=layout).transform)
+    def axes(matrix: torch.Tensor) -> PositionScheme:
+        return _example(transform=rotary.AxialRoPE(matrix, layout="half").transform)
 
     return (
         Entry(
-            "Axial RoPE",
-            axes(rotary.axial_frequencies((2, 2))),
-            rotary.axial_frequencies,
-            "0",
-            same,
-            "EVA-02, the image encoders of Qwen2-VL and Llama 4",
-            ("rope2d_axial", "rope2d_timm_eva", "rope2d_llama4", "rope2d_qwen2_vl"),
+            name="Axial RoPE",
+            aliases=("rotary 2-D", "RoPE-2D", "vision RoPE"),
+            where=axes(rotary.axial_frequencies((2, 2))),
+            source=rotary.axial_frequencies,
+            parameters="0",
+            cost=same,
+            used_by="EVA-02, the image encoders of Qwen2-VL and Llama 4",
+            golden=(
+                "rope2d_axial_rope_vit",
+                "rope2d_llama4_vision",
+                "rope2d_qwen2_vl_vision",
+                "rope2d_timm_eva_cat",
+            ),
+            test="rotary/test_multiaxis.py::test_axial_is_one_rope_for_each_axis",
         ),
         Entry(
-            "Axial RoPE in pixel frequencies",
-            axes(
+            name="Axial RoPE in pixel frequencies",
+            where=axes(
                 rotary.block_frequencies(*[frequencies.pixel_frequencies(2, 16.0)] * 2)
             ),
-            frequencies.pixel_frequencies,
-            "0",
-            same,
+            source=frequencies.pixel_frequencies,
+            parameters="0",
+            cost=same,
             golden=(
+                "fourier2d_timm_pixel",
                 "rope2d_timm_pixel",
-                "rope_axial_rotary_embedding",
-                "fourier2d_timm",
+                "rope_axial_rotary_embedding_torch",
             ),
+            test="test_frequencies.py::test_pixel_frequencies_are_the_equations_and_end_where_a_grid_can_follow",
         ),
         Entry(
-            "Pixtral's RoPE",
-            axes(rotary.pixtral_frequencies(series)),
-            rotary.pixtral_frequencies,
-            "0",
-            same,
-            "Pixtral",
-            ("rope2d_pixtral",),
+            name="Pixtral's RoPE",
+            aliases=("rotary 2-D",),
+            where=axes(rotary.pixtral_frequencies(series)),
+            source=rotary.pixtral_frequencies,
+            parameters="0",
+            cost=same,
+            used_by="Pixtral",
+            golden=("rope2d_pixtral",),
+            test="rotary/test_multiaxis.py::test_pixtral_shares_the_series",
         ),
         Entry(
-            "DINOv3's RoPE",
-            axes(rotary.dinov3_frequencies(8)),
-            rotary.dinov3_frequencies,
-            "0",
-            same,
-            "DINOv3",
-            ("rope2d_dinov3",),
+            name="DINOv3's RoPE",
+            aliases=("rotary 2-D",),
+            where=axes(rotary.dinov3_frequencies(8)),
+            source=rotary.dinov3_frequencies,
+            parameters="0",
+            cost=same,
+            used_by="DINOv3",
+            golden=("rope2d_dinov3",),
+            test="rotary/test_multiaxis.py::test_dinov3_frequencies_are_the_equation",
         ),
         Entry(
-            "Mixed RoPE",
-            _at(transform=rotary.MixedRoPE(4, 8, generator=_draw()).transform),
-            rotary.MixedRoPE,
-            "D",
-            f"{same}; tables of each head",
-            "RoPE-ViT",
-            ("rope2d_mixed",),
+            name="Mixed RoPE",
+            aliases=("rotary 2-D", "RoPE-Mixed"),
+            where=_example(
+                transform=rotary.MixedRoPE(4, 8, generator=_draw()).transform
+            ),
+            source=rotary.MixedRoPE,
+            parameters="D",
+            cost=f"{same}; tables of each head",
+            used_by="RoPE-ViT",
+            golden=("rope2d_mixed_rope_vit",),
+            test="rotary/test_multiaxis.py::test_mixed_rope_is_the_equation",
         ),
         Entry(
-            "Golden-gate RoPE",
-            axes(rotary.golden_gate_frequencies(4, 8, slowest=0.2, fastest=20.0)),
-            rotary.golden_gate_frequencies,
-            "0",
-            f"{same}; tables of each head",
+            name="Golden-gate RoPE",
+            aliases=("rotary 2-D",),
+            where=axes(rotary.golden_gate_frequencies(4, 8, slowest=0.2, fastest=20.0)),
+            source=rotary.golden_gate_frequencies,
+            parameters="0",
+            cost=f"{same}; tables of each head",
+            test="rotary/test_multiaxis.py::test_golden_gate_directions",
         ),
         Entry(
-            "M-RoPE, in sections",
-            axes(rotary.mrope_frequencies(series, (2, 1, 1))),
-            rotary.mrope_frequencies,
-            "0",
-            same,
-            "Qwen2-VL, Qwen2.5-VL, Qwen2.5-Omni",
-            ("mrope_sections",),
+            name="M-RoPE, in sections",
+            aliases=("multimodal RoPE",),
+            where=axes(rotary.mrope_frequencies(series, (2, 1, 1))),
+            source=rotary.mrope_frequencies,
+            parameters="0",
+            cost=same,
+            used_by="Qwen2-VL, Qwen2.5-VL, Qwen2.5-Omni",
+            golden=("mrope_sections_qwen2_vl",),
+            test="rotary/test_multiaxis.py::test_F1_71_mrope_sections_of_every_size",
         ),
         Entry(
-            "M-RoPE, interleaved",
-            axes(rotary.mrope_interleaved_frequencies(series, (2, 1, 1))),
-            rotary.mrope_interleaved_frequencies,
-            "0",
-            same,
-            "Qwen3-VL, Qwen3.5",
-            ("mrope_interleaved",),
+            name="M-RoPE, interleaved",
+            aliases=("multimodal RoPE", "interleaved MRoPE"),
+            where=axes(rotary.mrope_interleaved_frequencies(series, (2, 1, 1))),
+            source=rotary.mrope_interleaved_frequencies,
+            parameters="0",
+            cost=same,
+            used_by="Qwen3-VL, Qwen3.5",
+            golden=("mrope_interleaved_qwen3_vl",),
+            test="rotary/test_multiaxis.py::test_F1_71_mrope_sections_of_every_size",
         ),
         Entry(
-            "VideoRoPE",
-            axes(rotary.videorope_frequencies(series, (2, 1, 1))),
-            rotary.videorope_frequencies,
-            "0",
-            same,
+            name="VideoRoPE",
+            where=axes(rotary.videorope_frequencies(series, (2, 1, 1))),
+            source=rotary.videorope_frequencies,
+            parameters="0",
+            cost=same,
+            test="rotary/test_multiaxis.py::test_videorope_frequencies_are_the_equation",
         ),
     )
 
@@ -804,76 +1095,105 @@ def _biases() -> tuple[Entry, ...]:
     look_up, network = "n² H look-ups and additions", "n² passes of the network"
     return (
         Entry(
-            "T5 bias",
-            scheme.t5(4, bidirectional=False, std=1.0, generator=_draw()),
-            bias.T5Bias,
-            "B H for B buckets, shared by all layers",
-            look_up,
-            "T5, mT5",
-            ("t5_",),
+            name="T5 bias",
+            aliases=("bucketed relative position bias",),
+            where=scheme.t5(4, bidirectional=False, std=1.0, generator=_draw()),
+            source=bias.T5Bias,
+            parameters="B H for B buckets, shared by all layers",
+            cost=look_up,
+            used_by="T5, mT5",
+            golden=(
+                "t5_bucket_nb16_md64_bidirectional",
+                "t5_bucket_nb16_md64_causal",
+                "t5_bucket_nb32_md128_bidirectional",
+                "t5_bucket_nb32_md128_causal",
+                "t5_compute_bias",
+            ),
+            test="bias/test_t5.py::test_t5_bias_is_the_equation",
         ),
         Entry(
-            "ALiBi",
-            scheme.alibi(4),
-            bias.alibi,
-            "0",
-            "n² H multiplications and additions",
-            "Bloom, MPT, some Falcon models",
-            ("alibi_",),
+            name="ALiBi",
+            aliases=("attention with linear biases",),
+            where=scheme.alibi(4),
+            source=bias.alibi,
+            parameters="0",
+            cost="n² H multiplications and additions",
+            used_by="Bloom, MPT, some Falcon models",
+            golden=(
+                "alibi_bias_bloom",
+                "alibi_bias_falcon_bf16",
+                "alibi_bias_mpt",
+                "alibi_bias_neox_causal",
+                "alibi_bias_xtransformers_symmetric",
+                "alibi_slopes_bloom",
+                "alibi_slopes_mpt",
+                "alibi_slopes_xtransformers",
+            ),
+            test="bias/test_alibi.py::test_alibi_is_the_equation",
         ),
         Entry(
-            "KERPLE, logarithmic",
-            _at(bias=bias.KerpleLog(4, generator=_draw())),
-            bias.KerpleLog,
-            "2 H",
-            "n² H logarithms",
+            name="KERPLE, logarithmic",
+            where=_example(bias=bias.KerpleLog(4, generator=_draw())),
+            source=bias.KerpleLog,
+            parameters="2 H",
+            cost="n² H logarithms",
             golden=("kerple_log",),
+            test="bias/test_kernels.py::test_kerple_is_the_equation",
         ),
         Entry(
-            "KERPLE, power",
-            _at(bias=bias.KerplePower(4, generator=_draw())),
-            bias.KerplePower,
-            "2 H",
-            "n² H powers",
+            name="KERPLE, power",
+            where=_example(bias=bias.KerplePower(4, generator=_draw())),
+            source=bias.KerplePower,
+            parameters="2 H",
+            cost="n² H powers",
             golden=("kerple_power",),
+            test="bias/test_kernels.py::test_kerple_is_the_equation",
         ),
         Entry(
-            "FIRE",
-            _at(bias=bias.FIRE(4, generator=_draw())),
-            bias.FIRE,
-            "h (H + 2) + H + 2 for h hidden units",
-            network,
+            name="FIRE",
+            aliases=("functional interpolation",),
+            where=_example(bias=bias.FIRE(4, generator=_draw())),
+            source=bias.FIRE,
+            parameters="h (H + 2) + H + 2 for h hidden units",
+            cost=network,
             golden=("fire",),
+            test="bias/test_kernels.py::test_fire_is_the_equation",
         ),
         Entry(
-            "Sandwich",
-            _at(bias=partial(bias.sandwich, heads=4)),
-            bias.sandwich,
-            "0",
-            "O(n² d̄) cosines for all heads together; 2 n − 1 different values a head",
+            name="Sandwich",
+            where=_example(bias=partial(bias.sandwich, heads=4)),
+            source=bias.sandwich,
+            parameters="0",
+            cost="O(n² d̄) cosines for all heads together; "
+            "2 n − 1 different values a head",
             golden=("sandwich_nemo",),
+            test="bias/test_kernels.py::test_sandwich_is_the_equation",
         ),
         Entry(
-            "Network of the distance",
-            _at(bias=bias.DistanceMLPBias(4, 8, generator=_draw())),
-            bias.DistanceMLPBias,
-            "w² + w (H + 3) + H for width w and depth 2",
-            network,
-            golden=("dynamic_position_bias",),
+            name="Network of the distance",
+            aliases=("continuous or dynamic position bias",),
+            where=_example(bias=bias.DistanceMLPBias(4, 8, generator=_draw())),
+            source=bias.DistanceMLPBias,
+            parameters="w² + w (H + 3) + H for width w and depth 2",
+            cost=network,
+            golden=("dynamic_position_bias_xtransformers",),
+            test="bias/test_mlp.py::test_distance_network_is_the_equation",
         ),
         Entry(
-            "Relative bias as a Hankel view",
-            "bias, without its matrix",
-            attention.hankel_attention,
-            "those of the bias",
-            "n² H additions; O(n) memory a head in place of n²",
+            name="Relative bias as a Hankel view",
+            where="bias, without its matrix",
+            source=attention.hankel_attention,
+            parameters="those of the bias",
+            cost="n² H additions; O(n) memory a head in place of n²",
+            test="attention/test_hankel.py::test_hankel_attention_is_attention",
         ),
         Entry(
-            "Relative bias for FlexAttention",
-            "bias, inside the kernel",
-            attention.relative_score_mod,
-            "those of the bias",
-            "n² H look-ups; O(n) memory a head",
+            name="Relative bias for FlexAttention",
+            where="bias, inside the kernel",
+            source=attention.relative_score_mod,
+            parameters="those of the bias",
+            cost="n² H look-ups; O(n) memory a head",
+            test="attention/test_fused.py::test_flex_attention_with_a_relative_bias_is_attention",
         ),
     )
 
@@ -882,191 +1202,228 @@ def _images() -> tuple[Entry, ...]:
     look_up = "n² H look-ups and additions"
     return (
         Entry(
-            "Swin's bias",
-            _at(bias=bias.WindowBias(4, (4, 4), generator=_draw())),
-            bias.WindowBias,
-            "(2 M − 1)² H in windows of M × M",
-            look_up,
-            "Swin",
-            ("swin_relative",),
+            name="Swin's bias",
+            aliases=("relative position bias table",),
+            where=_example(bias=bias.WindowBias(4, (4, 4), generator=_draw())),
+            source=bias.WindowBias,
+            parameters="(2 M − 1)² H in windows of M × M",
+            cost=look_up,
+            used_by="Swin",
+            golden=("swin_relative_position_index",),
+            test="bias/test_window.py::test_window_bias_is_the_equation_and_a_cross_attention_is_a_part_of_it",
         ),
         Entry(
-            "BEiT's bias",
-            _at(bias=bias.ClsWindowBias(4, (4, 4))),
-            bias.ClsWindowBias,
-            "((2 M − 1)² + 3) H in windows of M × M",
-            look_up,
-            "BEiT",
-            ("beit_",),
+            name="BEiT's bias",
+            where=_example(bias=bias.ClsWindowBias(4, (4, 4))),
+            source=bias.ClsWindowBias,
+            parameters="((2 M − 1)² + 3) H in windows of M × M",
+            cost=look_up,
+            used_by="BEiT",
+            golden=("beit_relative_position_index",),
+            test="bias/test_window.py::test_class_rows_come_after_the_others",
         ),
         Entry(
-            "Swin-V2's bias",
-            _at(bias=bias.LogCoordinateBias(4, (4, 4), generator=_draw())),
-            bias.LogCoordinateBias,
-            "h (H + 3) for h = 512 hidden units",
-            "(2 M − 1)² passes of the network, and n² H look-ups",
-            "Swin-V2",
-            ("swinv2_",),
+            name="Swin-V2's bias",
+            where=_example(bias=bias.LogCoordinateBias(4, (4, 4), generator=_draw())),
+            source=bias.LogCoordinateBias,
+            parameters="h (H + 3) for h = 512 hidden units",
+            cost="(2 M − 1)² passes of the network, and n² H look-ups",
+            used_by="Swin-V2",
+            golden=("swinv2_log_coords_table",),
+            test="bias/test_mlp.py::test_swin_v2_is_the_equation_and_bounded",
         ),
         Entry(
-            "CrossFormer's bias",
-            _at(bias=bias.DynamicPositionBias(4, 8, generator=_draw())),
-            bias.DynamicPositionBias,
-            "2 w² + w (A + H + 9) + H for width w and A axes",
-            "n² passes of the network",
-            "CrossFormer",
+            name="CrossFormer's bias",
+            where=_example(bias=bias.DynamicPositionBias(4, 8, generator=_draw())),
+            source=bias.DynamicPositionBias,
+            parameters="2 w² + w (A + H + 9) + H for width w and A axes",
+            cost="n² passes of the network",
+            used_by="CrossFormer",
+            test="bias/test_mlp.py::test_crossformer_is_the_equation",
         ),
         Entry(
-            "iRPE, bias",
-            _at(bias=bias.IRPEBias(4)),
-            bias.IRPEBias,
-            "((2 ⌊β⌋ + 1)² + 1) H, product method in 2-D",
-            look_up,
+            name="iRPE, bias",
+            where=_example(bias=bias.IRPEBias(4)),
+            source=bias.IRPEBias,
+            parameters="((2 ⌊β⌋ + 1)² + 1) H, product method in 2-D",
+            cost=look_up,
+            test="bias/test_window.py::test_irpe_modes_are_the_equations",
         ),
         Entry(
-            "iRPE, contextual",
-            _at(scores=bias.IRPEContextual(8).scores),
-            bias.IRPEContextual,
-            "((2 ⌊β⌋ + 1)² + 1) d, product method in 2-D",
-            "n D products for each row of the table, and n² H look-ups",
+            name="iRPE, contextual",
+            where=_example(scores=bias.IRPEContextual(8).scores),
+            source=bias.IRPEContextual,
+            parameters="((2 ⌊β⌋ + 1)² + 1) d, product method in 2-D",
+            cost="n D products for each row of the table, and n² H look-ups",
+            test="bias/test_window.py::test_irpe_modes_are_the_equations",
         ),
     )
 
 
 def _content() -> tuple[Entry, ...]:
     slopes = partial(bias.alibi, slopes=bias.alibi_slopes(4))
-    shaw, deberta = (
-        content.Shaw(8, 3, generator=_draw()),
-        content.DeBERTa(4, 8, 8, 4, generator=_draw()),
-    )
+    shaw = content.Shaw(8, 3, generator=_draw())
+    deberta = content.DeBERTa(4, 8, 8, 4, generator=_draw())
     keys, queries = deberta.tables()
     tables = {"position_keys": keys, "position_queries": queries}
     rows = "(2 K + 1) n D products, and n² H look-ups"
     return (
         Entry(
-            "Shaw's relative vectors",
-            _at(scores=shaw.scores, values=shaw.values),
-            content.Shaw,
-            "2 (2 K + 1) d, shared by the heads",
-            f"for keys and for values {rows}",
+            name="Shaw's relative vectors",
+            aliases=("relative position representations", "RPR"),
+            where=_example(scores=shaw.scores, values=shaw.values),
+            source=content.Shaw,
+            parameters="2 (2 K + 1) d, shared by the heads",
+            cost=f"for keys and for values {rows}",
+            test="content/test_shaw.py::test_shaw_is_the_equation",
         ),
         Entry(
-            "Shaw's key term alone",
-            _at(scores=shaw.scores),
-            content.relative_key_scores,
-            "(2 K + 1) d, shared by the heads",
-            rows,
-            "Wav2Vec2-BERT, SeamlessM4T v2, BERT as `relative_key`",
-            ("shaw_bert_relative_key", "shaw_relative_key_wav2vec2bert"),
+            name="Shaw's key term alone",
+            where=_example(scores=shaw.scores),
+            source=content.relative_key_scores,
+            parameters="(2 K + 1) d, shared by the heads",
+            cost=rows,
+            used_by="Wav2Vec2-BERT, SeamlessM4T v2, BERT as `relative_key`",
+            golden=(
+                "shaw_bert_relative_key",
+                "shaw_bert_relative_key_query",
+                "shaw_relative_key_wav2vec2bert",
+            ),
+            test="content/test_shaw.py::test_bert_forms_are_the_equation",
         ),
         Entry(
-            "BERT's relative_key_query",
-            _at(
+            name="BERT's relative_key_query",
+            where=_example(
                 scores=partial(
                     content.relative_key_query_scores, table=torch.zeros(7, 8), left=3
                 )
             ),
-            content.relative_key_query_scores,
-            "(2 K + 1) d, shared by the heads",
-            f"for queries and for keys {rows}",
+            source=content.relative_key_query_scores,
+            parameters="(2 K + 1) d, shared by the heads",
+            cost=f"for queries and for keys {rows}",
             golden=("shaw_bert_relative_key_query",),
+            test="content/test_shaw.py::test_bert_forms_are_the_equation",
         ),
         Entry(
-            "Transformer-XL",
-            _at(scores=content.TransformerXL(4, 8, 8, generator=_draw()).scores),
-            content.TransformerXL,
-            "D² + 2 D",
-            "n² D for the distances: the score is computed twice",
-            "Transformer-XL, XLNet, Parakeet and other Conformers",
-            (
-                "transformer_xl_",
-                "xlnet_rel_shift",
-                "parakeet_rel_shift",
-                "conformer_relative",
-                "music_transformer",
+            name="Transformer-XL",
+            where=_example(
+                scores=content.TransformerXL(4, 8, 8, generator=_draw()).scores
             ),
+            source=content.TransformerXL,
+            parameters="D² + 2 D",
+            cost="n² D for the distances: the score is computed twice",
+            used_by="Transformer-XL, XLNet, Parakeet and other Conformers",
+            golden=(
+                "conformer_relative_position",
+                "music_transformer_skew",
+                "parakeet_rel_shift",
+                "transformer_xl_rel_attention",
+                "transformer_xl_rel_shift",
+                "xlnet_rel_shift_bnij",
+            ),
+            test="content/test_transformer_xl.py::test_transformer_xl_is_the_equation",
         ),
         Entry(
-            "DeBERTa, as in the paper",
-            _at(scores=deberta.scores),
-            content.deberta_scores,
-            "2 K D for all layers, and 2 D² a layer",
-            "4 K n D products, and 2 n² H look-ups",
+            name="DeBERTa, as in the paper",
+            where=_example(scores=deberta.scores),
+            source=content.deberta_scores,
+            parameters="2 K D for all layers, and 2 D² a layer",
+            cost="4 K n D products, and 2 n² H look-ups",
+            test="content/test_deberta.py::test_deberta_is_the_equation_for_any_number_of_queries_and_keys",
         ),
         Entry(
-            "DeBERTa, as released",
-            _at(scores=partial(content.deberta_released_scores, **tables)),
-            content.deberta_released_scores,
-            "the same",
-            "the same",
-            "DeBERTa",
+            name="DeBERTa, as released",
+            where=_example(scores=partial(content.deberta_released_scores, **tables)),
+            source=content.deberta_released_scores,
+            parameters="the same",
+            cost="the same",
+            used_by="DeBERTa",
+            test="content/test_deberta.py::test_deberta_is_the_equation_for_any_number_of_queries_and_keys",
         ),
         Entry(
-            "DeBERTa-v2",
-            _at(scores=partial(content.deberta_v2_scores, **tables, max_distance=6)),
-            content.deberta_v2_scores,
-            "the same",
-            "the same",
-            "DeBERTa-v2, DeBERTa-v3, SEW-D",
-            ("deberta_v2_",),
+            name="DeBERTa-v2",
+            where=_example(
+                scores=partial(content.deberta_v2_scores, **tables, max_distance=6)
+            ),
+            source=content.deberta_v2_scores,
+            parameters="the same",
+            cost="the same",
+            used_by="DeBERTa-v2, DeBERTa-v3, SEW-D",
+            golden=(
+                "deberta_v2_build_relative_position",
+                "deberta_v2_disentangled_bias",
+                "deberta_v2_log_bucket_b256_m512",
+                "deberta_v2_log_bucket_b32_m128",
+            ),
+            test="content/test_deberta.py::test_deberta_v2_is_the_equation_on_both_sides_beyond_the_last_bucket",
         ),
         Entry(
-            "TUPE",
-            _at(bias=content.TUPE(16, 8, 4, 8, generator=_draw())),
-            content.TUPE,
-            "L D + 2 D² + 2 H, shared by all layers",
-            "n² D once for all layers, then n² H additions",
+            name="TUPE",
+            where=_example(bias=content.TUPE(16, 8, 4, 8, generator=_draw())),
+            source=content.TUPE,
+            parameters="L D + 2 D² + 2 H, shared by all layers",
+            cost="n² D once for all layers, then n² H additions",
+            test="content/test_tupe.py::test_tupe_is_the_equation",
         ),
         Entry(
-            "CoPE",
-            _at(scores=content.CoPE(8, 6).scores),
-            content.CoPE,
-            "p d for positions below p, shared by the heads",
-            "n² H gates and sums, p n D products",
-            golden=("cope_",),
+            name="CoPE",
+            aliases=("contextual position encoding",),
+            where=_example(scores=content.CoPE(8, 6).scores),
+            source=content.CoPE,
+            parameters="p d for positions below p, shared by the heads",
+            cost="n² H gates and sums, p n D products",
+            golden=("cope_xtransformers",),
+            test="content/test_cope.py::test_cope_is_the_equation",
         ),
         Entry(
-            "DAPE",
-            _at(scores=content.DAPE(4, slopes, generator=_draw()).scores),
-            content.DAPE,
-            "h (3 H + 1) + H for h hidden units, beside the bias",
-            "n² passes of a network of 2 H inputs",
+            name="DAPE",
+            where=_example(scores=content.DAPE(4, slopes, generator=_draw()).scores),
+            source=content.DAPE,
+            parameters="h (3 H + 1) + H for h hidden units, beside the bias",
+            cost="n² passes of a network of 2 H inputs",
+            test="content/test_dape.py::test_dape_is_the_equation_and_without_its_network_is_the_bias_alone",
         ),
         Entry(
-            "Forgetting Transformer",
-            _at(bias=content.ForgetGate(8, 4, generator=_draw())),
-            content.ForgetGate,
-            "H (D + 1)",
-            "n D H for the gates, n² H additions",
-            golden=("data_dependent_alibi",),
+            name="Forgetting Transformer",
+            aliases=("FoX", "data-dependent ALiBi"),
+            where=_example(bias=content.ForgetGate(8, 4, generator=_draw())),
+            source=content.ForgetGate,
+            parameters="H (D + 1)",
+            cost="n D H for the gates, n² H additions",
+            golden=("data_dependent_alibi_xtransformers",),
+            test="content/test_forgetting.py::test_forget_gate_is_the_equation",
         ),
         Entry(
-            "PaTH",
-            _at(scores=content.PaTH(8, 4, 8, rank=4, generator=_draw()).scores),
-            content.path_scores,
-            "2 r D + H (D + 1) for rank r",
-            "a triangular system a head: O(n³ H) here, O(n²) by blocks in its authors' "
-            "kernel",
+            name="PaTH",
+            where=_example(
+                scores=content.PaTH(8, 4, 8, rank=4, generator=_draw()).scores
+            ),
+            source=content.path_scores,
+            parameters="2 r D + H (D + 1) for rank r",
+            cost="a triangular system a head: O(n³ H) here, "
+            "O(n²) by blocks in its authors' kernel",
+            test="content/test_path.py::test_path_is_the_product_of_reflections_in_the_papers_order",
         ),
         Entry(
-            "Relative logits",
-            _at(bias=content.RelativeLogits(8, 4, 5, rank=3, generator=_draw())),
-            content.RelativeLogits,
-            "r (H D + R) for rank r and distances below R",
-            "r n H (D + R) products, and n² H look-ups",
-            "Inkling",
+            name="Relative logits",
+            where=_example(
+                bias=content.RelativeLogits(8, 4, 5, rank=3, generator=_draw())
+            ),
+            source=content.RelativeLogits,
+            parameters="r (H D + R) for rank r and distances below R",
+            cost="r n H (D + R) products, and n² H look-ups",
+            used_by="Inkling",
+            test="content/test_relative_logits.py::test_relative_logits_are_the_equation",
         ),
     )
 
 
 def _long_context() -> tuple[Entry, ...]:
-    rope, twice = (
-        rotary.RoPE(frequencies.inverse_frequencies(8)),
-        "n² D more: two matrices of scores",
-    )
+    rope = rotary.RoPE(frequencies.inverse_frequencies(8))
+    twice = "n² D more: two matrices of scores"
 
     def branches(rule: Callable[..., Any], **arguments: int) -> PositionScheme:
-        return _at(
+        return _example(
             scores=partial(
                 attention.branched_scores,
                 rope=rope,
@@ -1075,7 +1432,7 @@ def _long_context() -> tuple[Entry, ...]:
         )
 
     def tempered(rule: Callable[..., Any], **arguments: int) -> PositionScheme:
-        return _at(
+        return _example(
             transform=partial(
                 attention.tempered, temperature=partial(rule, **arguments)
             )
@@ -1083,213 +1440,251 @@ def _long_context() -> tuple[Entry, ...]:
 
     return (
         Entry(
-            "ReRoPE", branches(attention.rerope, window=5), attention.rerope, "0", twice
+            name="ReRoPE",
+            where=branches(attention.rerope, window=5),
+            source=attention.rerope,
+            parameters="0",
+            cost=twice,
+            test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
         ),
         Entry(
-            "Leaky ReRoPE",
-            branches(attention.leaky_rerope, window=5, factor=4),
-            attention.leaky_rerope,
-            "0",
-            twice,
+            name="Leaky ReRoPE",
+            where=branches(attention.leaky_rerope, window=5, factor=4),
+            source=attention.leaky_rerope,
+            parameters="0",
+            cost=twice,
+            test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
         ),
         Entry(
-            "Self-Extend",
-            branches(attention.self_extend, window=6, group=3),
-            attention.self_extend,
-            "0",
-            twice,
+            name="Self-Extend",
+            aliases=("grouped attention",),
+            where=branches(attention.self_extend, window=6, group=3),
+            source=attention.self_extend,
+            parameters="0",
+            cost=twice,
+            test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
         ),
         Entry(
-            "Dual chunk attention",
-            branches(attention.dual_chunk, chunk=5, local=2),
-            attention.dual_chunk,
-            "0",
-            "2 n² D more here, with three matrices of scores; none where each chunk is "
-            "computed apart",
-            "Qwen2.5-1M",
+            name="Dual chunk attention",
+            aliases=("DCA",),
+            where=branches(attention.dual_chunk, chunk=5, local=2),
+            source=attention.dual_chunk,
+            parameters="0",
+            cost="2 n² D more here, with three matrices of scores; "
+            "none where each chunk is computed apart",
+            used_by="Qwen2.5-1M",
+            test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
         ),
         Entry(
-            "LM-Infinite",
-            _at(
+            name="LM-Infinite",
+            aliases=("Λ-shaped mask",),
+            where=_example(
                 scores=branches(attention.rerope, window=4).scores,
                 mask=partial(attention.lambda_mask, sinks=2, window=4),
             ),
-            attention.lambda_mask,
-            "0",
-            "less than plain attention: n (w + g) D in place of n² D",
+            source=attention.lambda_mask,
+            parameters="0",
+            cost="less than plain attention: n (w + g) D in place of n² D",
+            test="attention/test_masks.py::test_lambda_mask_is_its_definition",
         ),
         Entry(
-            "StreamingLLM's positions",
-            "position, in the cache",
-            attention.evict,
-            "0",
-            "6 D for each key that is moved",
+            name="StreamingLLM's positions",
+            aliases=("attention sinks",),
+            where="position, in the cache",
+            source=attention.evict,
+            parameters="0",
+            cost="6 D for each key that is moved",
+            test="attention/test_long_context.py::test_F1_77_eviction_rotates_as_if_from_the_start",
         ),
         Entry(
-            "Sliding window",
-            _at(mask=partial(attention.sliding_window, size=4)),
-            attention.sliding_window,
-            "0",
-            "less than plain attention: n w D in place of n² D",
-            "Gemma 3, gpt-oss, OLMo 3 and ModernBERT, in some layers",
+            name="Sliding window",
+            aliases=("SWA", "local attention"),
+            where=_example(mask=partial(attention.sliding_window, size=4)),
+            source=attention.sliding_window,
+            parameters="0",
+            cost="less than plain attention: n w D in place of n² D",
+            used_by="Gemma 3, gpt-oss, OLMo 3 and ModernBERT, in some layers",
+            test="attention/test_masks.py::test_masks_are_their_loops",
         ),
         Entry(
-            "Llama 4's temperature",
-            tempered(attention.llama4_temperature),
-            attention.llama4_temperature,
-            "0",
-            "n D multiplications",
-            "the layers of Llama 4 without RoPE",
-            ("llama4_attention_temperature",),
+            name="Llama 4's temperature",
+            where=tempered(attention.llama4_temperature),
+            source=attention.llama4_temperature,
+            parameters="0",
+            cost="n D multiplications",
+            used_by="the layers of Llama 4 without RoPE",
+            golden=("llama4_attention_temperature",),
+            test="attention/test_long_context.py::test_temperatures_are_their_equations",
         ),
         Entry(
-            "Logarithmic temperature",
-            tempered(attention.log_length_temperature, trained_length=4),
-            attention.log_length_temperature,
-            "0",
-            "n D multiplications",
+            name="Logarithmic temperature",
+            where=tempered(attention.log_length_temperature, trained_length=4),
+            source=attention.log_length_temperature,
+            parameters="0",
+            cost="n D multiplications",
+            test="attention/test_long_context.py::test_temperatures_are_their_equations",
         ),
         Entry(
-            "SSMax",
-            _at(transform=attention.SSMax(4).transform),
-            attention.SSMax,
-            "H",
-            "n D multiplications",
+            name="SSMax",
+            where=_example(transform=attention.SSMax(4).transform),
+            source=attention.SSMax,
+            parameters="H",
+            cost="n D multiplications",
+            test="attention/test_long_context.py::test_ssmax_is_its_equation",
         ),
     )
 
 
 def _linear() -> tuple[Entry, ...]:
-    place = "linear attention"
-    sine, conv = (
-        attention.SineSPE(4, 8, generator=_draw()),
-        attention.ConvSPE(4, 8, kernel_size=4, generator=_draw()),
-    )
+    where = "linear attention"
+    sine = attention.SineSPE(4, 8, generator=_draw())
+    conv = attention.ConvSPE(4, 8, kernel_size=4, generator=_draw())
     return (
         Entry(
-            "RoPE in linear attention",
-            place,
-            attention.linear_attention,
-            "0",
-            "O(n d²) a head, in place of O(n² d)",
+            name="RoPE in linear attention",
+            where=where,
+            source=attention.linear_attention,
+            parameters="0",
+            cost="O(n d²) a head, in place of O(n² d)",
+            test="attention/test_linear.py::test_linear_attention_is_equation_19",
         ),
         Entry(
-            "Linear Transformer",
-            place,
-            attention.causal_linear_attention,
-            "0",
-            "O(n d²) a head, in place of O(n² d)",
+            name="Linear Transformer",
+            where=where,
+            source=attention.causal_linear_attention,
+            parameters="0",
+            cost="O(n d²) a head, in place of O(n² d)",
+            test="attention/test_linear.py::test_linear_attention_is_equation_19",
         ),
         Entry(
-            "FAVOR+",
-            place,
-            attention.positive_features,
-            "0: its M directions are drawn",
-            "O(n M d) a head",
-            "Performer",
+            name="FAVOR+",
+            where=where,
+            source=attention.positive_features,
+            parameters="0: its M directions are drawn",
+            cost="O(n M d) a head",
+            used_by="Performer",
+            test="attention/test_linear.py::test_positive_features_are_the_equation",
         ),
         Entry(
-            "cosFormer",
-            place,
-            attention.cosformer_features,
-            "0",
-            "O(n d²) a head",
-            "cosFormer",
+            name="cosFormer",
+            where=where,
+            source=attention.cosformer_features,
+            parameters="0",
+            cost="O(n d²) a head",
+            used_by="cosFormer",
+            test="attention/test_linear.py::test_cosformer_is_its_equation",
         ),
         Entry(
-            "Kernel attention with relative bias",
-            place,
-            attention.toeplitz_attention,
-            "(2 L − 1) H",
-            "O(n log n · f d) a head for f features",
+            name="Kernel attention with relative bias",
+            aliases=("NPRF", "Toeplitz"),
+            where=where,
+            source=attention.toeplitz_attention,
+            parameters="(2 L − 1) H",
+            cost="O(n log n · f d) a head for f features",
+            test="attention/test_toeplitz.py::test_toeplitz_attention_is_the_dense_form",
         ),
         Entry(
-            "sineSPE",
-            _at(
+            name="sineSPE",
+            where=_example(
                 transform=partial(sine.transform, noise=sine.draw(4, generator=_draw()))
             ),
-            attention.SineSPE,
-            "3 W D for W waves",
-            "O(n R D) for R samples",
+            source=attention.SineSPE,
+            parameters="3 S D for S sines",
+            cost="O(n R D) for R samples",
+            test="attention/test_stochastic.py::test_sine_kernel_is_a_sum_of_cosines",
         ),
         Entry(
-            "convSPE",
-            _at(
+            name="convSPE",
+            where=_example(
                 transform=partial(
                     conv.transform, noise=conv.draw(16, 4, generator=_draw())
                 )
             ),
-            attention.ConvSPE,
-            "2 P D for filters of P taps",
-            "O(n R D P) for R samples",
+            source=attention.ConvSPE,
+            parameters="2 P D for filters of P taps",
+            cost="O(n R D P) for R samples",
+            test="attention/test_stochastic.py::test_conv_kernel_is_the_correlation_of_the_filters",
         ),
         Entry(
-            "Retention",
-            place,
-            attention.retention,
-            "0",
-            "O(n d²) a head in its recurrent form",
-            "RetNet",
+            name="Retention",
+            where=where,
+            source=attention.retention,
+            parameters="0",
+            cost="O(n d²) a head in its recurrent form",
+            used_by="RetNet",
+            test="attention/test_linear.py::test_retention_is_its_equation",
         ),
     )
 
 
 def _layers() -> tuple[Entry, ...]:
-    place = "layer by layer"
+    where = "layer by layer"
     return (
         Entry(
-            "Gemma 3's layers",
-            place,
-            layers.gemma3,
-            "0",
-            "6 n D; w keys a query in place of n in five of six layers",
-            "Gemma 3",
-            ("rope_gemma3_local_global",),
+            name="Gemma 3's layers",
+            where=where,
+            source=layers.gemma3,
+            parameters="0",
+            cost="6 n D; w keys a query in place of n in five of six layers",
+            used_by="Gemma 3",
+            golden=("rope_gemma3_local_global",),
+            test="test_layers.py::test_only_global_layers_of_gemma3_are_interpolated",
         ),
         Entry(
-            "Llama 4's layers (iRoPE)",
-            place,
-            layers.llama4,
-            "0",
-            "6 n D, and a query sees its chunk in place of n keys, in three of four "
-            "layers",
-            "Llama 4",
-            ("nope_layer_pattern",),
+            name="Llama 4's layers (iRoPE)",
+            where=where,
+            source=layers.llama4,
+            parameters="0",
+            cost="6 n D, and a query sees its chunk in place of n keys, "
+            "in three of four layers",
+            used_by="Llama 4",
+            golden=("nope_layer_pattern",),
+            test="test_layers.py::test_plans_put_the_full_layers_where_the_models_have_them",
         ),
         Entry(
-            "SmolLM3's layers",
-            place,
-            layers.smollm3,
-            "0",
-            "6 n D in three of four layers",
-            "SmolLM3",
-            ("nope_layer_pattern",),
+            name="SmolLM3's layers",
+            where=where,
+            source=layers.smollm3,
+            parameters="0",
+            cost="6 n D in three of four layers",
+            used_by="SmolLM3",
+            golden=("nope_layer_pattern",),
+            test="test_layers.py::test_plans_put_the_full_layers_where_the_models_have_them",
         ),
         Entry(
-            "Command's layers",
-            place,
-            layers.cohere2,
-            "0",
-            "6 n D, and w keys a query in place of n, in three of four layers",
-            "Command R7B, Command A",
+            name="Command's layers",
+            aliases=("RNoPE-SWA",),
+            where=where,
+            source=layers.cohere2,
+            parameters="0",
+            cost="6 n D, and w keys a query in place of n, in three of four layers",
+            used_by="Command R7B, Command A",
+            test="test_layers.py::test_plans_put_the_full_layers_where_the_models_have_them",
         ),
         Entry(
-            "gpt-oss's layers",
-            place,
-            layers.gpt_oss,
-            "0",
-            "6 n D; 128 keys a query in place of n in every other layer",
-            "gpt-oss",
+            name="gpt-oss's layers",
+            where=where,
+            source=layers.gpt_oss,
+            parameters="0",
+            cost="6 n D; 128 keys a query in place of n in every other layer",
+            used_by="gpt-oss",
+            test="test_layers.py::test_gpt_oss_layers_rotate_as_its_configuration_says",
         ),
         Entry(
-            "ModernBERT's layers",
-            place,
-            layers.modernbert,
-            "0",
-            "6 n D; 129 keys a query in place of n in two of three layers",
-            "ModernBERT",
+            name="ModernBERT's layers",
+            where=where,
+            source=layers.modernbert,
+            parameters="0",
+            cost="6 n D; 129 keys a query in place of n in two of three layers",
+            used_by="ModernBERT",
+            test="test_layers.py::test_plans_put_the_full_layers_where_the_models_have_them",
         ),
         Entry(
-            "DroPE", place, layers.drope, "0", "none; it needs a short recalibration"
+            name="DroPE",
+            where=where,
+            source=layers.drope,
+            parameters="0",
+            cost="none; it needs a short recalibration",
+            test="test_layers.py::test_drope_drops_rotations_and_nothing_else",
         ),
     )
