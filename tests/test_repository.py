@@ -48,18 +48,16 @@ def test_generated_page_is_what_the_library_says(name):
     )
 
 
-def test_zoo_leads_to_the_tests_and_sections_themselves():
+def test_zoo_leads_to_evidence_and_sections_themselves():
     page = text_of(ROOT / "book" / "zoo.md")
     table = [line for line in page.splitlines() if line.startswith("| {ref}")]
-    links = [
-        re.search(r"\[(\S+)\]\(\S+/blob/main/(\S+)#L(\d+)\)", line) for line in table
-    ]
-    assert all(links), "every encoding has a test"
-    for name, file, line in (link.groups() for link in links):
-        assert re.match(
-            rf"(def )?{name.replace(chr(92), '')}\b",
-            text_of(ROOT / file).splitlines()[int(line) - 1],
-        )
+    api = [text_of(path) for path in (ROOT / "book" / "api").glob("*.md")]
+    labels = re.findall(r"^\(([\w.-]+)\)=$", "\n".join(api), re.MULTILINE)
+    assert len(labels) == len(set(labels))
+    for line in table:
+        evidence = line.split(" | ")[5]
+        [label] = re.findall(r"<((?:test|golden)-[\w.-]+)>", evidence)
+        assert label in labels
     headings = {
         "T5 bias": "t5-a-number",
         "ALiBi": "alibi-nothing",
@@ -70,10 +68,29 @@ def test_zoo_leads_to_the_tests_and_sections_themselves():
         assert f".ipynb#{anchor}" in row
 
 
-def test_other_names_are_those_of_encodings():
-    from posenc_lib.zoo import ALSO, encodings
+def test_every_public_module_is_on_one_page():
+    pages = tool("pages")
+    on_pages = [module for name, _, _ in pages.API for module in pages.modules_of(name)]
+    assert sorted(on_pages) == sorted(pages.modules())
+    for module in ("attention.hankel", "attention.toeplitz", "rotary.pairs"):
+        assert module in on_pages
+    assert pages.modules_of("multiaxis") == ["rotary.multiaxis"]
 
-    assert set(ALSO) <= {entry.name for entry in encodings()}
+
+def test_an_item_of_a_check_is_a_link():
+    pages = tool("pages")
+    text = "golden; owner/name@0123456789ab:a/\n    file.py:\n    Class.method; parity"
+    items = pages.checked_items(text.replace("a/\n    ", "a/"))
+    assert items == [
+        "golden",
+        "owner/name@0123456789ab:a/file.py:Class.method",
+        "parity",
+    ]
+    assert pages.checked_item(items[1], None) == (
+        "[owner/name](https://github.com/owner/name/blob/0123456789ab/a/file.py), "
+        "`Class.method`"
+    )
+    assert pages.checked_item("derived, unchecked", None) == "derived, unchecked"
 
 
 def test_repository_address_is_the_same_everywhere():

@@ -1,7 +1,10 @@
-"""Write the pages that are made from the library and the notebooks: ledger, zoo, API reference, the README's picture.
+"""Write the pages that are made from the library, the tests and the notebooks.
 
-python book/tools/pages.py            write them python book/tools/pages.py
---check    write nothing; exit 1 and name the pages that would change
+These are the ledger, the zoo, the API reference with the tests and golden cases behind
+it, and the README's picture.
+
+python book/tools/pages.py            write them
+python book/tools/pages.py --check    write nothing; exit 1 and name what would change
 """
 
 from __future__ import annotations
@@ -15,156 +18,122 @@ import json
 import pkgutil
 import re
 import sys
-import tomllib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import posenc_lib
 from posenc_lib.ledger import VERDICTS, claims
-from posenc_lib.zoo import ALSO, OPEN, Entry, encodings
+from posenc_lib.zoo import MISSING, Entry, encodings
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+TESTS = ROOT / "tests"
 MADE = (
     "<!-- Made by `make refresh` from the library and the notebooks. Do not edit. -->\n"
 )
 
-# The pages of the API reference: file, title, modules of posenc_lib.
+# The pages of the API reference: file, title, and the modules or packages on the page.
+# A module is on the page that names the longest beginning of it.
 API = (
-    ("positions", "Place 0: positions", ("positions", "multimodal_positions")),
+    ("positions", "Positions", ("positions", "multimodal_positions")),
     ("frequencies", "Frequencies and schedules", ("frequencies", "rotary.scaling")),
-    (
-        "embedding",
-        "Place 1: token embedding",
-        tuple(
-            f"embedding.{name}"
-            for name in (
-                "sinusoidal",
-                "learned",
-                "fourier",
-                "grid",
-                "convolutional",
-                "graph",
-            )
-        ),
-    ),
-    (
-        "rotary",
-        "Place 2: query and key",
-        ("rotary.rope", "rotary.latent", "rotary.variants"),
-    ),
-    ("multiaxis", "Place 2: several axes", ("rotary.multiaxis",)),
-    (
-        "bias",
-        "Place 3: score",
-        tuple(f"bias.{name}" for name in ("t5", "alibi", "kernels", "mlp", "window")),
-    ),
-    (
-        "content",
-        "Place 3′: score and content",
-        tuple(
-            f"content.{name}"
-            for name in (
-                "shaw",
-                "transformer_xl",
-                "deberta",
-                "tupe",
-                "cope",
-                "dape",
-                "forgetting",
-                "path",
-                "relative_logits",
-            )
-        ),
-    ),
-    (
-        "attention",
-        "Attention, and place 5: mask",
-        ("attention.softmax", "attention.masks", "attention.fused"),
-    ),
+    ("embedding", "Embedding: what is added to tokens", ("embedding",)),
+    ("rotary", "Transform: query and key", ("rotary",)),
+    ("multiaxis", "Transform: several axes", ("rotary.multiaxis",)),
+    ("bias", "Bias: scores by position", ("bias",)),
+    ("content", "Scores: position and content", ("content",)),
+    ("attention", "Attention and mask", ("attention",)),
     ("long_context", "Longer contexts", ("attention.long_context",)),
-    ("linear", "Linear attention", ("attention.linear",)),
-    ("schemes", "Schemes and layers", ("scheme", "layers")),
     (
-        "lab",
-        "Laboratory",
-        ("lab.tasks", "lab.model", "lab.train", "lab.runs", "lab.extending"),
+        "linear",
+        "Linear attention",
+        ("attention.linear", "attention.toeplitz", "attention.stochastic"),
     ),
-    ("tools", "Tools", ()),  # whatever no other page has
+    ("schemes", "Schemes and layers", ("scheme", "layers")),
+    ("lab", "Laboratory", ("lab",)),
+    ("tools", "Tools", ("",)),  # whatever no other page has
 )
-# Where the encodings of a module (or one of them) are tested; the longest name that
-# fits counts.
-TESTS = {
-    "positions": "tests/encodings/test_multiaxis.py",
-    "multimodal_positions": "tests/encodings/test_multiaxis.py",
-    "frequencies": "tests/test_oracles.py",
-    "frequencies.pixel_frequencies": "tests/encodings/test_embedding.py",
-    "embedding": "tests/encodings/test_embedding.py",
-    "embedding.sinusoidal": "tests/test_oracles.py",
-    "embedding.learned": "tests/test_oracles.py",
-    "rotary.rope": "tests/test_oracles.py",
-    "rotary.latent": "tests/encodings/test_scaling.py",
-    "rotary.scaling": "tests/encodings/test_scaling.py",
-    "rotary.variants": "tests/encodings/test_variants.py",
-    "rotary.multiaxis": "tests/encodings/test_multiaxis.py",
-    "bias": "tests/encodings/test_bias.py",
-    "bias.t5": "tests/test_oracles.py",
-    "bias.alibi": "tests/test_oracles.py",
-    "content": "tests/encodings/test_content.py",
-    "attention": "tests/encodings/test_attention.py",
-    "attention.masks": "tests/test_properties.py",
-    "scheme": "tests/test_properties.py",
-    "layers": "tests/encodings/test_attention.py",
-}
-PLACES = {
-    "nowhere": "No place",
-    "position": "Place 0: position",
-    "embedding": "Place 1: embedding",
-    "transform": "Place 2: transform",
-    "bias": "Place 3: bias",
-    "scores": "Place 3′: scores",
-    "mask": "Place 5: mask",
-    "scale": "Scale",
-    "linear attention": "Linear attention",
-    "layer by layer": "Layer by layer",
-}
+# The pages of tests: file, title, and the beginnings of the files on the page.
+EVIDENCE = (
+    ("evidence", "Tests: positions, embedding", ("",)),  # and all others
+    ("evidence_rotary", "Tests: transform", ("rotary/",)),
+    (
+        "evidence_scores",
+        "Tests: bias, scores, mask, layers",
+        ("attention/", "bias/", "content/", "test_layers.py"),
+    ),
+    ("evidence_parity", "Tests: installed packages", ("parity/",)),
+)
+PARITY = "parity/test_parity.py"
+# The pages of golden cases: file, title, and the beginnings of the peers' names.
+GOLDEN = (
+    ("golden", "Golden cases: transformers", ("transformers",)),
+    ("golden_peers", "Golden cases: other code", ("",)),
+)
+SHORT = 30  # lines of what a test calls and its page shows
 ESCAPED_BAR = "\\|"  # a bar in a cell of a table
-SECTION = re.compile(r"^(Equation|Shapes|Args|Raises|Source|Chapter|Returns): ?(.*)$")
+SECTION = re.compile(
+    r"^(Equation|Shapes|Args|Raises|Source|Checked|Chapter|Returns): ?(.*)$"
+)
 
 
-# ------------------------------------------------------------------------------------------------ docstrings
+# ---- docstrings
+
+
+@cache
+def rows() -> tuple[Entry, ...]:
+    """The rows of the zoo, made once."""
+    return encodings()
 
 
 def public(module_name: str) -> list[tuple[str, Any]]:
-    """The public functions and classes that a module defines, in the order of its source."""
+    """The public functions and classes that a module defines, in its order."""
     package = importlib.import_module("posenc_lib." + module_name.split(".")[0])
     module = importlib.import_module(f"posenc_lib.{module_name}")
-    listed = getattr(package, "__all__", None) or [
+    exported = getattr(package, "__all__", None) or [
         name for name in vars(module) if not name.startswith("_")
     ]
     return [
         (name, value)
         for name, value in vars(module).items()
-        if name in listed
+        if name in exported
         and (inspect.isfunction(value) or inspect.isclass(value))
         and value.__module__ == module.__name__
     ]
 
 
-def unlisted() -> list[str]:
-    """The modules with public names that no page of the API reference lists."""
-    found = {
+@cache
+def modules() -> tuple[str, ...]:
+    """The modules with public names; those of a package as its `__init__` has them."""
+    names = [
         info.name.removeprefix("posenc_lib.")
         for info in pkgutil.walk_packages(posenc_lib.__path__, "posenc_lib.")
-    }
-    listed = {module for _, _, modules in API for module in modules}
-    return [
-        name
-        for name in sorted(found - listed)
-        if not re.search(r"(^|\.)_", name) and public(name)
     ]
+    names = [name for name in names if not re.search(r"(^|\.)_", name) and public(name)]
+    return tuple(sorted(names, key=_order))
+
+
+def _order(name: str) -> tuple[str, int, str]:
+    """The package of a module, and where its `__init__` imports from it."""
+    package, _, rest = name.partition(".")
+    text = inspect.getsource(importlib.import_module(f"posenc_lib.{package}"))
+    found = text.find(f"from posenc_lib.{name} import") if rest else -1
+    return package, found, name
+
+
+def modules_of(page: str) -> list[str]:
+    """The modules on a page of the API reference."""
+    prefixes = {prefix: name for name, _, names in API for prefix in names}
+
+    def longest(module: str) -> str:
+        fitting = [p for p in prefixes if not p or f"{module}.".startswith(f"{p}.")]
+        return max(fitting, key=len)
+
+    [order] = [names for name, _, names in API if name == page]
+    on_page = [module for module in modules() if prefixes[longest(module)] == page]
+    return sorted(on_page, key=lambda module: order.index(longest(module)))
 
 
 def home(value: Any) -> str:
@@ -190,7 +159,7 @@ def parse(docstring: str) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def escape(text: str) -> str:
-    """Docstring prose as Markdown: code in backticks stays, everything else means itself."""
+    """Docstring prose as Markdown: code in backticks stays, the rest means itself."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(
         part if part.startswith("`") else re.sub(r"([\\*_\[\]<>$|{}#~])", r"\\\1", part)
@@ -208,10 +177,12 @@ def definitions(lines: list[str]) -> Iterator[str]:
 
 
 def chapter_link(chapter: str, *, root: str = "../") -> str:
-    """A link to a chapter where it exists, its number where it does not; `root` leads to the repository's root."""
-    found = sorted(NOTEBOOKS.glob(f"{chapter}_*.ipynb"))
-    if found:
-        return f"[{chapter}]({root}notebooks/{found[0].name})"
+    """A link to a chapter if it exists, or else its number.
+
+    `root` leads to the root of the repository.
+    """
+    for path in sorted(NOTEBOOKS.glob(f"{chapter}_*.ipynb")):
+        return f"[{chapter}]({root}notebooks/{path.name})"
     pages = {
         "notation": "notebooks/00_notation_and_conventions.ipynb",
         "ledger": "book/ledger.md",
@@ -224,21 +195,23 @@ def chapter_link(chapter: str, *, root: str = "../") -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------ pages
+# ---- pages
 
 
 def api() -> str:
-    """The front page of the API reference: every public name, with the page that has it."""
+    """The front page of the API reference: every public name, and its page."""
     page = [
         MADE,
         "# API reference\n",
-        "Every public function and class, place by place. Each entry ends with its "
-        "source, as installed; "
-        "[the zoo](zoo.md) lists the encodings alone.\n",
+        "Every public function and class, in the order in which attention meets the "
+        "fields of a scheme. Each entry ends with its source, as installed; "
+        "[the zoo](zoo.md) lists the encodings alone, and their evidence is in the "
+        "book as well: the [tests](api/evidence.md) and the "
+        "[golden cases](api/golden.md).\n",
     ]
-    for name, title, modules in API:
+    for name, title, _ in API:
         page.append(f"## [{title}](api/{name}.md)\n")
-        for module in modules or unlisted():
+        for module in modules_of(name):
             links = ", ".join(
                 f"{{ref}}`{key} <{api_label(module, key)}>`"
                 for key, _ in public(module)
@@ -247,28 +220,25 @@ def api() -> str:
     return "\n".join(page)
 
 
-def api_page(title: str, modules: tuple[str, ...]) -> bytes:
-    """A page of the API reference: each callable with equation, arguments and its own source."""
+def api_page(name: str, title: str) -> bytes:
+    """A page of the API reference: each callable with its docstring and its source."""
     page = [MADE, f"# {title}\n"]
-    for module_name in modules or unlisted():
+    for module_name in modules_of(name):
         module = importlib.import_module(f"posenc_lib.{module_name}")
         page += [
             f"## `posenc_lib.{module_name}`\n",
             escape(inspect.getdoc(module) or "") + "\n",
         ]
-        for name, value in public(module_name):
-            page += api_entry(module_name, name, value)
+        for key, value in public(module_name):
+            page += api_entry(module_name, key, value)
     return "\n".join(page).encode()
 
 
 def signature(name: str, value: Any) -> str:
     """How to call it, one argument a line where the line would be long."""
-    text = f"{name}{str(inspect.signature(value)).replace('torch.', '')}".replace(
-        "'", ""
-    )
-    text = re.sub(
-        r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text
-    )  # defaults that are functions
+    text = name + str(inspect.signature(value)).replace("torch.", "").replace("'", "")
+    # defaults that are functions
+    text = re.sub(r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text)
     if len(text) <= 88:
         return text
     head, _, tail = text.partition("(")
@@ -312,30 +282,50 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
             ]
     closing = []
     if "Source" in sections:
-        closing.append(citations(sections["Source"][0]))
+        closing.append(citations(" ".join(sections["Source"])))
+    if "Checked" in sections:
+        items = checked_items("\n".join(sections["Checked"]))
+        links = "; ".join(checked_item(item, value) for item in items)
+        closing.append("checked against: " + links)
     if "Chapter" in sections:
-        closing.append(
-            "chapter " + chapter_link(sections["Chapter"][0].strip(), root="../../")
-        )
+        chapter = sections["Chapter"][0].strip()
+        closing.append("chapter " + chapter_link(chapter, root="../../"))
     if closing:
         lines += [" · ".join(closing) + "\n"]
+    label = f"{api_label(module_name, name)}-source"
     code = inspect.getsource(value).rstrip()
-    # A link to what is inside opens the box.
-    label = f"({api_label(module_name, name)}-source)="
-    return [
-        *lines,
-        ":::{dropdown} Source",
-        label,
-        f"`{source_file(value)}`",
-        "```python",
-        code,
-        "```",
-        ":::\n",
-    ]
+    return [*lines, *dropdown("Source", label, [f"`{source_file(value)}`"], code)]
+
+
+def dropdown(title: str, label: str, lines: Iterable[str], code: str) -> list[str]:
+    """A box with code; a link to the label, which is inside, opens it."""
+    python = ["```python", code, "```"] if code else []
+    return [f":::{{dropdown}} {title}", f"({label})=", *lines, *python, ":::\n"]
+
+
+def checked_items(text: str) -> list[str]:
+    """The items of a `Checked:` part; a line may end within an item."""
+    items = [" ".join(item.split()) for item in text.split(";") if item.strip()]
+    return [re.sub(r": ", ":", item) if "@" in item else item for item in items]
+
+
+def checked_item(item: str, value: Any) -> str:
+    """One item: golden cases, an installed package, a file of a repository, words."""
+    if item == "golden":
+        return f"golden cases {golden_links(cases_of(value))}"
+    if item == "parity":
+        links = ", ".join(map(test_link, parity_tests(value)))
+        return f"the installed package ({links})"
+    released = re.fullmatch(r"([\w.-]+/[\w.-]+)@(\w+):([^:]+):(.+)", item)
+    if released:
+        name, commit, path, function = released.groups()
+        address = f"https://github.com/{name}/blob/{commit}/{path}"
+        return f"[{name}]({address}), `{function}`"
+    return escape(item)
 
 
 def api_label(module_name: str, name: str) -> str:
-    """The label of an entry of the API reference, by module or package (labels know no capitals)."""
+    """The label of an entry of the API reference, by package, without capitals."""
     return f"api-{module_name.split('.')[0]}-{name}".lower().replace("_", "-")
 
 
@@ -350,20 +340,22 @@ def source_file(value: Any) -> str:
 
 
 def zoo() -> str:
-    """The zoo: a table of all encodings, from the schemes and docstrings, then each with all that is known of it."""
-    entries = encodings()
+    """The zoo: all encodings as one table, then each with all that is known of it."""
+    entries = rows()
     page = [
         "---\nhtml_theme.sidebar_secondary.remove: true  # the table needs the "
         "width\n---\n",
         MADE,
         "# The zoo of encodings\n",
-        f"{len(entries)} encodings that `posenc_lib` has, and {len(OPEN)} whose "
-        "equation we could not establish. "
-        "*Where* is read off the objects: the places that the scheme fills, or in "
+        f"{len(entries)} encodings that `posenc_lib` has, and {len(MISSING)} whose "
+        "equation is not available to us. "
+        "*Where* is read off the objects: the fields that the scheme fills, or in "
         "words what no scheme can hold. "
-        "A name leads to the whole equation, parameters and golden cases; *source* is "
-        "the library's own code, *test* "
-        "the first test that calls it, *chapter* the section that does. *Cost* is the "
+        "A name leads to the whole equation, the parameters and all evidence; *source* "
+        "is the library's own code, *evidence* the strongest that we have: numbers "
+        "computed by published code ([golden cases](api/golden.md)), or else a "
+        "[test](api/evidence.md), mostly a plain loop of the equation; *chapter* is "
+        "the section that treats it. *Cost* is the "
         "work in one layer beside plain "
         "attention's n² D, for n tokens, width D and H heads of d channels. *Used by* "
         "is empty where we know of no "
@@ -372,36 +364,35 @@ def zoo() -> str:
         "A header sorts the table by its column; the field above it keeps the rows "
         "that hold every word typed, with or "
         "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, "
-        "or `open`.\n",
+        "or `open`. At the shell, `python -m posenc_lib zoo alibi` prints the same.\n",
         '<div class="posenc-table">\n',
-        "| Encoding | Where | Equation | Cost | Source | Test | Chapter | Used by |",
+        "| Encoding | Where | Equation | Cost | Source | Evidence | Chapter "
+        "| Used by |",
         "|---|---|---|---|---|---|---|---|",
     ]
     details: dict[str, list[str]] = {}
     for entry in entries:
         _, sections = parse(inspect.getdoc(entry.source) or "")
-        place = where(entry)
+        fields = where(entry)
         chapter = section_link(entry, sections["Chapter"][0].strip())
-        also = (
-            f" <small>{escape(ALSO[entry.name])}</small>" if entry.name in ALSO else ""
-        )
+        aliases = ", ".join(map(escape, entry.aliases))
         cells = (
-            f"{{ref}}`{entry.name} <{zoo_label(entry.name)}>`{also}",
-            place,
+            zoo_link(entry) + (f" <small>{aliases}</small>" if aliases else ""),
+            fields,
             f"`{short(entry, sections)}`",
             escape(entry.cost),
             source_link(entry),
-            test_link(entry),
+            evidence_link(entry),
             chapter,
             escape(entry.used_by),
         )
         page.append(
             f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in cells)} |"
         )
-        details.setdefault(place.split(",")[0], []).extend(
-            zoo_entry(entry, sections, place, chapter)
+        details.setdefault(fields.split(",")[0], []).extend(
+            zoo_entry(entry, sections, fields, chapter)
         )
-    for name, (paper, missing) in OPEN.items():
+    for name, (paper, missing) in MISSING.items():
         badge = '<span class="posenc-badge" data-verdict="open">open</span>'
         page.append(
             f"| {name} | {badge} | Not established: {escape(missing)} | | paper: "
@@ -409,8 +400,8 @@ def zoo() -> str:
         )
     page += ["\n</div>\n", '<script src="../_static/tables.js"></script>\n']
     page += ["In *parameters*: width D, H heads of d channels, L trained positions.\n"]
-    for place, lines in details.items():
-        page += [f"## {PLACES[place]}\n", *lines]
+    for field, lines in details.items():
+        page += [f"## {field.capitalize()}\n", *lines]
     page += [
         "## Open\n",
         "These are not in the library, because an equation that is guessed would be "
@@ -418,13 +409,13 @@ def zoo() -> str:
     ]
     page += [
         f"- {name} ({arxiv(paper)}): {escape(missing)}"
-        for name, (paper, missing) in OPEN.items()
+        for name, (paper, missing) in MISSING.items()
     ]
     return "\n".join([*page, ""])
 
 
 def zoo_entry(
-    entry: Entry, sections: dict[str, list[str]], place: str, chapter: str
+    entry: Entry, sections: dict[str, list[str]], fields: str, chapter: str
 ) -> list[str]:
     """One encoding."""
     lines = [
@@ -433,25 +424,32 @@ def zoo_entry(
         "```text",
         equation(entry, sections),
         "```\n",
-        f"- where: {place}",
+        f"- where: {fields}",
         f"- parameters: {escape(entry.parameters)}",
         f"- cost: {escape(entry.cost)}",
         f"- used by: {escape(entry.used_by) or 'no model that we know of'}",
         f"- source and arguments: {source_link(entry)}",
-        f"- test: {test_link(entry)}",
+        f"- test: {test_link(entry.test)}",
         f"- chapter: {chapter}",
     ]
-    if place != "nowhere" and "Source" in sections:
-        lines.append("- paper: " + citations(sections["Source"][0]))
+    if fields != "nowhere" and "Source" in sections:
+        lines.append("- paper: " + citations(" ".join(sections["Source"])))
     if entry.golden:
-        lines.append(
-            f"- checked against (`tests/oracles`): {golden_cases(entry.golden)}"
-        )
+        lines.append(f"- golden cases: {golden_links(entry.golden)}")
+    items = checked_items("\n".join(sections.get("Checked", [])))
+    others = [checked_item(item, entry.source) for item in items if item != "golden"]
+    if others:
+        lines.append("- checked against: " + "; ".join(others))
     return [*lines, ""]
 
 
+def zoo_link(entry: Entry) -> str:
+    """A link to an encoding in the zoo."""
+    return f"{{ref}}`{entry.name} <{zoo_label(entry.name)}>`"
+
+
 def where(entry: Entry) -> str:
-    """The places that an encoding fills, in words."""
+    """The fields that an encoding fills, in words."""
     if isinstance(entry.where, str):
         return entry.where
     return ", ".join(entry.where.places) or "nowhere"
@@ -463,7 +461,10 @@ def equation(entry: Entry, sections: dict[str, list[str]]) -> str:
 
 
 def short(entry: Entry, sections: dict[str, list[str]]) -> str:
-    """The first clauses of an equation, one at least, without the citation; wide gaps separate clauses."""
+    """The first clauses of an equation, one at least, without the citation.
+
+    Wide gaps separate clauses.
+    """
     text = re.sub(r"\n\s*", " ", equation(entry, sections).replace("`", ""))
     keys = (
         "|".join(
@@ -494,54 +495,34 @@ def source_link(entry: Entry) -> str:
     return f"{{ref}}`{name} <{api_label(home(entry.source), name)}-source>`"
 
 
-def test_link(entry: Entry) -> str:
-    """The function that tests an encoding, in its file in the repository."""
-    full_name = f"{home(entry.source)}.{entry.source.__name__}"
-    file = TESTS[
-        max((name for name in TESTS if f"{full_name}.".startswith(f"{name}.")), key=len)
-    ]
-    name, line = test_of(entry, (ROOT / file).read_text(encoding="utf-8"))
-    return f"[{escape(name)}]({repository()}/blob/main/{file}#L{line})"
+def evidence_link(entry: Entry) -> str:
+    """The strongest evidence for an encoding: golden cases if it has any, or a test."""
+    if not entry.golden:
+        return test_link(entry.test)
+    count = len(entry.golden)
+    text = "golden case" if count == 1 else f"{count} golden cases"
+    return f"{{ref}}`{text} <{golden_label(entry.golden[0])}>`"
 
 
-def test_of(entry: Entry, text: str) -> tuple[str, int]:
-    """The name and line of the first test that calls an encoding; else of its golden case; else of what makes it."""
-    called = re.compile(rf"\b{entry.source.__name__}\b")
-    named = [
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, (ast.FunctionDef, ast.Assign, ast.AnnAssign))
-    ]
-    functions = [node for node in named if isinstance(node, ast.FunctionDef)]
-    golden = [
-        node
-        for node in functions
-        if entry.golden and node.name.startswith(entry.golden)
-    ]
-    using = [
-        node
-        for node in named
-        if called.search(ast.get_source_segment(text, node) or "")
-    ]
-    tests = [
-        node
-        for node in using
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
-    for node in (*tests, *golden, *using):
-        if isinstance(node, ast.FunctionDef):
-            return node.name, node.lineno
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        return ast.unparse(target), node.lineno
-    raise ValueError(
-        f"no test names {entry.source.__name__}, the source of {entry.name!r}"
-    )
+def test_link(test: str) -> str:
+    """A link to a test, on the page of tests."""
+    return f"{{ref}}`{test.split('::')[1]} <{test_label(test)}>`"
+
+
+def golden_links(cases: Iterable[str]) -> str:
+    """Golden cases, each with the name of the code that computed it."""
+    links = []
+    for case in cases:
+        peer = escape(golden_case(case)["peer"]["name"])
+        links.append(f"{{ref}}`{case} <{golden_label(case)}>` ({peer})")
+    return "; ".join(links)
 
 
 def section_link(entry: Entry, chapter: str) -> str:
-    """The section of the encoding's chapter that is headed by its name, or else the first whose cells call it.
+    """The section of the encoding's chapter that treats it.
 
-    A chapter without such a section is one that does not treat the encoding yet.
+    It is headed by the encoding's name, or else the first whose cells call it. A
+    chapter without such a section does not treat the encoding yet.
     """
     for path in NOTEBOOKS.glob(f"{chapter}_*.ipynb"):
         name = re.split(r"'s\b|[ ,]", entry.name)[0]
@@ -552,28 +533,16 @@ def section_link(entry: Entry, chapter: str) -> str:
                 headings += re.findall(r"^##+ (.*)$", text, re.MULTILINE)
             elif re.search(rf"\b{entry.source.__name__}\b", text):
                 calling.append(headings[-1])
-        found = [
-            heading for heading in headings if heading.startswith(f"{name}:")
-        ] + list(filter(None, calling))
-        return (
-            f"[{chapter}](../notebooks/{path.name}#{slug(found[0])})"
-            if found
-            else f"{chapter} (to come)"
-        )
+        headed = [heading for heading in headings if heading.startswith(f"{name}:")]
+        for heading in filter(None, headed + calling):
+            return f"[{chapter}](../notebooks/{path.name}#{slug(heading)})"
+        return f"{chapter} (to come)"
     return chapter_link(chapter)
 
 
 def slug(heading: str) -> str:
     """The anchor of a heading, as myst-parser makes it."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
-def repository() -> str:
-    """The repository's address."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    return str(project["urls"]["repository"])
 
 
 def arxiv(number: str) -> str:
@@ -586,30 +555,225 @@ def citations(keys: str) -> str:
     return ", ".join(f"{{cite:t}}`{key.strip()}`" for key in keys.split(","))
 
 
-def golden_cases(prefixes: tuple[str, ...]) -> str:
-    """The golden cases whose names begin so, each with the peer whose code made it."""
-    names = [
-        path
-        for path in sorted((ROOT / "tests" / "oracles").glob("*.json"))
-        if path.stem.startswith(prefixes)
+# ---- tests and golden cases
+
+
+def test_label(test: str) -> str:
+    """The label of a test, "bias/test_kernels.py::test_name", on the page of tests."""
+    return "test-" + re.sub(r"[^a-z0-9]+", "-", test.replace(".py", "").lower())
+
+
+def golden_label(case: str) -> str:
+    """The label of a golden case on their page."""
+    return f"golden-{case}".lower().replace("_", "-")
+
+
+def cases_of(value: Any) -> list[str]:
+    """The golden cases of an encoding, or of a part of one that they call."""
+    cases = [case for row in rows() if row.source is value for case in row.golden]
+    if cases:
+        return cases
+    return [
+        case
+        for case, (file, name) in sorted(adapters().items())
+        if any(value.__name__ in names_in(node) for node in used(file, name))
     ]
-    peers = (
-        [json.loads(path.read_text(encoding="utf-8"))["peer"]["name"] for path in names]
-        if prefixes
-        else []
+
+
+@cache
+def golden_case(case: str) -> dict[str, Any]:
+    """A golden case as stored."""
+    path = TESTS / "oracles" / f"{case}.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+@cache
+def statements(file: Path) -> dict[str, ast.stmt]:
+    """The functions, classes and constants of a file, by name."""
+    by_name: dict[str, ast.stmt] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            by_name[node.name] = node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [n for target in targets for n in ast.walk(target)]
+            by_name |= {n.id: node for n in names if isinstance(n, ast.Name)}
+    return by_name
+
+
+def used(file: Path, name: str) -> list[ast.stmt]:
+    """A function of a file, then what it uses of the same file, in the file's order."""
+    by_name = statements(file)
+    names = [name]
+    for known in names:  # grows
+        for used_name in sorted(names_in(by_name[known])):
+            if used_name in by_name and used_name not in names:
+                names.append(used_name)
+    others = {by_name[known].lineno: by_name[known] for known in names[1:]}
+    return [by_name[name], *(others[line] for line in sorted(others))]
+
+
+def names_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement reads; neither annotations nor arguments."""
+    skipped: set[ast.AST] = set()
+    arguments: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.arg):
+            arguments.add(node.arg)
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            skipped |= set(ast.walk(part)) if isinstance(part, ast.AST) else set()
+    names = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
+    return {node.id for node in names if node not in skipped} - arguments
+
+
+def code_of(file: Path, nodes: Iterable[ast.stmt]) -> str:
+    """The source of statements of a file, the first one and others that are short."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    parts: list[str] = []
+    for node in nodes:
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        part = lines[first - 1 : node.end_lineno]
+        if not parts or len(part) <= SHORT:
+            parts.append("\n".join(part))
+    return "\n\n\n".join(parts)
+
+
+def parity_tests(value: Any) -> list[str]:
+    """The tests that compare an object with an installed package."""
+    file = TESTS / PARITY
+    return [
+        f"{PARITY}::{name}"
+        for name in statements(file)
+        if name.startswith("test_")
+        and any(value.__name__ in names_in(node) for node in used(file, name))
+    ]
+
+
+def evidence(name: str, title: str) -> bytes:
+    """A page of the tests that zoo and docstrings name, each with its source."""
+    holding: dict[str, list[Entry]] = {}
+    for entry in rows():
+        for test in (entry.test, *parity_tests(entry.source)):
+            holding.setdefault(test, []).append(entry)
+    page = [
+        MADE,
+        f"# {title}\n",
+        "For each encoding of [the zoo](../zoo.md) the book shows the strongest test "
+        "beside its [golden cases](golden.md): a plain loop over the equation, or else "
+        "a property that holds exactly; and the tests that run the same inputs through "
+        "an installed package. What a test uses of its own file follows it, as far as "
+        f"it is short. Pages: {page_links(EVIDENCE)}.\n",
+    ]
+    prefixes = {prefix: page for page, _, names in EVIDENCE for prefix in names}
+    for file in sorted({test.split("::")[0] for test in holding}):
+        if prefixes[max(filter(file.startswith, prefixes), key=len)] == name:
+            page.append(f"## `tests/{file}`\n")
+            for test in (test for test in holding if test.startswith(f"{file}::")):
+                function = test.split("::")[1]
+                lines = ["Tests " + ", ".join(map(zoo_link, holding[test])) + ".\n"]
+                code = code_of(TESTS / file, used(TESTS / file, function))
+                page += dropdown(function, test_label(test), lines, code)
+    return "\n".join(page).encode()
+
+
+@cache
+def adapters() -> dict[str, tuple[Path, str]]:
+    """For each golden case the file and name of the function that computes it."""
+    by_case = {}
+    for file in sorted(TESTS.rglob("*.py")):
+        table = getattr(statements(file).get("ADAPTERS"), "value", None)
+        if isinstance(table, ast.Dict):
+            for key, value in zip(table.keys, table.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
+                    by_case[str(key.value)] = (file, value.id)
+    return by_case
+
+
+def golden(name: str, title: str) -> bytes:
+    """A page of golden cases: what was computed, by whose code, and how we compare."""
+    prefixes = {prefix: page for page, _, names in GOLDEN for prefix in names}
+    cases = sorted(path.stem for path in (TESTS / "oracles").glob("*.json"))
+    by_peer: dict[str, list[str]] = {}
+    for case in cases:
+        peer = golden_case(case)["peer"]["name"]
+        if prefixes[max(filter(peer.startswith, prefixes), key=len)] == name:
+            by_peer.setdefault(peer, []).append(case)
+    page = [
+        MADE,
+        f"# {title}\n",
+        f"{len(cases)} small cases whose numbers were computed by somebody else's "
+        "published code, once, and are stored in `tests/oracles`. "
+        "`tests/test_oracles.py` compares each output with the library, at the "
+        "tolerance stated here; the function below a case calls the library with its "
+        "inputs and brings the result into the peer's shape. "
+        f"Pages: {page_links(GOLDEN)}. The equations have "
+        f"[tests](evidence.md) as well.\n",
+    ]
+    shown: dict[tuple[Path, str], str] = {}
+    for peer in sorted(by_peer, key=lambda name: (-len(by_peer[name]), name.lower())):
+        page.append(f"## {escape(peer)}\n")
+        for case in by_peer[peer]:
+            file, function = adapters()[case]
+            first = shown.setdefault((file, function), case)
+            adapter = f"- compared by `{function}` in `{file.relative_to(ROOT)}`"
+            code = code_of(file, used(file, function)) if first == case else ""
+            if first != case:
+                adapter += f", shown at {{ref}}`{first} <{golden_label(first)}>`"
+            lines = [*golden_lines(case), adapter, ""]
+            page += dropdown(case, golden_label(case), lines, code)
+    return "\n".join(page).encode()
+
+
+def page_links(pages: Iterable[tuple[str, str, tuple[str, ...]]]) -> str:
+    """Links to pages in one folder."""
+    return ", ".join(f"[{title}]({name}.md)" for name, title, _ in pages)
+
+
+def golden_lines(case: str) -> list[str]:
+    """What is stored of a golden case, as list items."""
+    stored = golden_case(case)
+    peer = stored["peer"]
+    outputs = ", ".join(
+        f"`{name}` {described(value)}" for name, value in stored["outputs"].items()
     )
-    return (
-        "; ".join(
-            f"`{path.stem}` ({escape(peer)})"
-            for path, peer in zip(names, peers, strict=True)
-        )
-        if prefixes
-        else ""
-    )
+    settings = ", ".join(f"`{key} = {v}`" for key, v in stored["params"].items())
+    inputs = ", ".join(f"`{k}` {described(v)}" for k, v in stored["inputs"].items())
+    tolerance = f"absolute {stored['suggested_atol']:g}"
+    if stored["suggested_rtol"]:
+        tolerance += f", relative {stored['suggested_rtol']:g}"
+    entries = [entry for entry in rows() if case in entry.golden]
+    return [
+        f"- holds: {', '.join(map(zoo_link, entries))}",
+        f"- case: {escape(stored['encoding'])}",
+        f"- peer: {escape(peer['name'])}, {escape(peer['version'])}",
+        f"- called: `{peer['callable']}`",
+        f"- parameters: {settings or 'none'}",
+        f"- inputs: {inputs or 'none'}",
+        f"- outputs: {outputs}",
+        f"- tolerance: {tolerance}; integers must be equal",
+        f"- conventions: {escape(stored['notes'])}",
+    ]
+
+
+def described(value: Any) -> str:
+    """A field of a golden case: its shape, its range, or the value itself."""
+    if isinstance(value, dict) and set(value) == {"arange"}:
+        first, end = value["arange"]
+        return f"{first} … {end - 1}"
+    part = value["real"] if isinstance(value, dict) and "real" in value else value
+    sizes = []
+    while isinstance(part, list):
+        sizes.append(str(len(part)))
+        part = part[0] if part else None
+    return f"({', '.join(sizes)})" if sizes else escape(json.dumps(part))
+
+
+# ---- the ledger
 
 
 def settled() -> dict[str, dict[str, str]]:
-    """Each settled claim: verdict, note and notebook, from the cells that settle it and their stored outputs."""
+    """Each settled claim: verdict, note and notebook, from cells and stored outputs."""
     rows: dict[str, dict[str, str]] = {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         for number, cell in enumerate(
@@ -664,7 +828,7 @@ def plain_outputs(cell: dict[str, Any]) -> list[str]:
 
 
 def ledger() -> str:
-    """The ledger: every claim of the article, its verdict, and a link to the cell that settles it."""
+    """The ledger: every claim of the article, its verdict, and a link to its cell."""
     rows = settled()
     known = claims()
     counts = {
@@ -693,25 +857,21 @@ def ledger() -> str:
         if row:
             # the verdict's box, which the book's extension makes a target
             link = f"[{claim.id}](#claim-{claim.id})"
-            verdict = f'<span class="posenc-badge" data-verdict="{row["verdict"]}">{row["verdict"]}</span>'
-            found = escape(row["note"]) + (
-                f" {{cite:t}}`{','.join(claim.sources)}`" if claim.sources else ""
-            )
+            verdict, answer = row["verdict"], escape(row["note"])
+            if claim.sources:
+                answer += f" {{cite:t}}`{','.join(claim.sources)}`"
         else:
-            link, verdict, found = (
-                claim.id,
-                '<span class="posenc-badge" data-verdict="open">open</span>',
-                "",
-            )
+            link, verdict, answer = claim.id, "open", ""
+        badge = f'<span class="posenc-badge" data-verdict="{verdict}">{verdict}</span>'
         page.append(
-            f"| {link} {verdict} | §{claim.section} {escape(claim.statement)} | "
-            f"{found} |"
+            f"| {link} {badge} | §{claim.section} {escape(claim.statement)} | "
+            f"{answer} |"
         )
     return "\n".join([*page, "\n</div>\n"])
 
 
 def overview() -> bytes:
-    """The README's picture: the figure whose alt text the README repeats, as stored in its notebook."""
+    """The README's picture: the stored figure whose alt text the README repeats."""
     [alt] = re.findall(
         r"!\[([^\]]+)\]\(book/_static/overview\.png\)",
         (ROOT / "README.md").read_text(encoding="utf-8"),
@@ -728,16 +888,20 @@ PAGES: dict[str, Callable[[], bytes]] = {
     "book/ledger.md": lambda: ledger().encode(),
     "book/zoo.md": lambda: zoo().encode(),
     "book/api.md": lambda: api().encode(),
+    **{f"book/api/{name}.md": partial(api_page, name, title) for name, title, _ in API},
     **{
-        f"book/api/{name}.md": partial(api_page, title, modules)
-        for name, title, modules in API
+        f"book/api/{name}.md": partial(evidence, name, title)
+        for name, title, _ in EVIDENCE
+    },
+    **{
+        f"book/api/{name}.md": partial(golden, name, title) for name, title, _ in GOLDEN
     },
     "book/_static/overview.png": overview,
 }
 
 
 def main() -> int:
-    """Write or check the pages; the exit status says whether a check found a difference."""
+    """Write or check the pages; 1 if a check found a difference."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

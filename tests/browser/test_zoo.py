@@ -1,11 +1,11 @@
-"""The zoo's table: filter and sorting, by mouse and by keyboard, and complete without scripts."""
+"""The zoo's table: filter and sorting, evidence, and complete without scripts."""
 
 from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from posenc_lib.zoo import OPEN
+from posenc_lib.zoo import MISSING
 
 from .conftest import Reader
 
@@ -17,9 +17,8 @@ TABLE = ".posenc-table table"
 def column(page: Page, number: int) -> list[str]:
     """The visible cells of a column, from the top."""
     cells = page.locator(f"{TABLE} tbody tr:visible td:nth-child({number})").all()
-    return [
-        cell.inner_text().split("\n")[0] for cell in cells
-    ]  # other names of an encoding follow on lines of their own
+    # other names of an encoding follow on lines of their own
+    return [cell.inner_text().split("\n")[0] for cell in cells]
 
 
 def test_filter_keeps_rows_that_hold_every_word(reader: Reader) -> None:
@@ -82,6 +81,24 @@ def test_source_opens_the_listing(reader: Reader) -> None:
     expect(listing).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    ("link", "label", "code"),
+    [
+        ("test_shaw_is_the_equation", "test-content-test-shaw-", "def test_shaw_is"),
+        ("golden case", "golden-", "def "),
+    ],
+)
+def test_evidence_opens_in_the_book(
+    reader: Reader, link: str, label: str, code: str
+) -> None:
+    page = reader.visit("book/zoo.html").page
+    page.locator(TABLE).get_by_role("link", name=link, exact=True).first.click()
+    page.wait_for_url(f"**#{label}*")
+    anchor = page.url.split("#")[1]
+    listing = page.locator(f"details:has(#{anchor}) pre", has_text=code)
+    expect(listing).to_be_visible()
+
+
 def test_phone_shows_an_encoding_as_a_block(reader: Reader) -> None:
     page = reader.visit("book/zoo.html", viewport=(390, 844)).page
     page.get_by_role("searchbox", name="Filter").fill("kerple")
@@ -94,7 +111,7 @@ def test_phone_shows_an_encoding_as_a_block(reader: Reader) -> None:
 def test_rows_without_an_equation_say_why(reader: Reader) -> None:
     page = reader.visit("book/zoo.html").page
     rows = page.locator(f"{TABLE} tbody tr:has(.posenc-badge)").all()
-    assert len(rows) == len(OPEN)
+    assert len(rows) == len(MISSING)
     for row in rows:
         assert row.locator("td").nth(2).inner_text().startswith("Not established: ")
         assert row.locator("a").count() == 1
