@@ -346,7 +346,7 @@ PLAIN: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "attention.SSMax": (attention.SSMax, {"heads": 2, "initial": 0.2}),
     "attention.SineSPE": (
         attention.SineSPE,
-        {"heads": 2, "head_dim": 4, "waves": 2} | GENERATED,
+        {"heads": 2, "head_dim": 4, "sines": 2} | GENERATED,
     ),
     "attention.SineSPE, draw": (SINE_CODES.draw, {"realizations": 4} | GENERATED),
     "attention.ConvSPE": (

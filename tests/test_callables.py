@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from arguments import PLAIN
 from cases import CASES, CONSTANTS, COORDINATES, ELSEWHERE, Case, Inputs
 from helpers import (
     HEADS,
@@ -28,17 +29,27 @@ from helpers import (
     normal,
     public,
     rounds_to,
+    seeded,
     tensors,
 )
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from posenc_lib import scheme as schemes
 from posenc_lib.attention import attention, causal
-from posenc_lib.embedding import sinusoidal
+from posenc_lib.bias import T5Bias
+from posenc_lib.embedding import (
+    LearnedEmbedding,
+    gaussian_matrix,
+    random_signs,
+    sinusoidal,
+)
 from posenc_lib.frequencies import (
     cos_sin,
     inverse_frequencies,
 )
+from posenc_lib.lab import TinyTransformer
+from posenc_lib.lab.model import Block
 from posenc_lib.positions import arange
 from posenc_lib.rotary import RoPE
 from posenc_lib.scheme import PositionScheme
@@ -526,3 +537,79 @@ def test_autocast_changes_products_alone(name: str) -> None:
     package, call = name.split(".", 1)
     assert same == (call not in WITH_PRODUCTS.get(package, ()))
     assert all(bool(x.isfinite().all()) for x in inside if x.is_floating_point())
+
+
+# ---- draws and parameters
+
+# Whatever draws, and whatever has parameters: how to make it without a generator.
+MAKERS: dict[str, Callable[..., Any]] = {
+    name: partial(call, **{k: v for k, v in arguments.items() if k != "generator"})
+    for name, (call, arguments) in PLAIN.items()
+    if (inspect.isclass(call) and issubclass(call, nn.Module))
+    or "generator" in inspect.signature(call).parameters
+} | {
+    "embedding.LearnedEmbedding": partial(LearnedEmbedding, 8, 4),
+    "bias.T5Bias": partial(T5Bias, HEADS, bidirectional=True, std=1.0),
+    "embedding.gaussian_matrix": partial(gaussian_matrix, 3, 2, std=1.0),
+    "embedding.random_signs": partial(random_signs, torch.ones(3, 30)),
+    "lab.TinyTransformer": partial(TinyTransformer, 16, schemes.NOPE, width=8, heads=2),
+    "lab.Block": partial(Block, 8, 2),
+}
+MODULES = [
+    name
+    for name, make in MAKERS.items()
+    if inspect.isclass(make.func) and issubclass(make.func, nn.Module)
+]
+
+
+def draws(name: str) -> bool:
+    return "generator" in inspect.signature(MAKERS[name]).parameters
+
+
+def make(name: str, seed: int = 0) -> Any:
+    """Made from a generator of its own, if it draws at all."""
+    return MAKERS[name](**{"generator": seeded(seed)} if draws(name) else {})
+
+
+def state(made: Any) -> list[Tensor]:
+    return list(made.state_dict().values()) if isinstance(made, nn.Module) else [made]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_draws_come_from_the_generator_alone(name: str) -> None:
+    """Draws repeat, another seed changes them, and no global generator moves."""
+    global_state = torch.get_rng_state()
+    first, again, other = (state(make(name, seed)) for seed in (0, 0, 1))
+    assert all(map(torch.equal, first, again))
+    assert draws(name) == (not all(map(torch.equal, first, other)))
+    torch.manual_seed(int(torch.initial_seed()) + 1)
+    after_another_global_seed = state(make(name))
+    torch.set_rng_state(global_state)
+    assert all(map(torch.equal, first, after_another_global_seed))
+    state(make(name))
+    assert torch.equal(torch.get_rng_state(), global_state)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_state_is_parameters_and_survives_the_meta_device(name: str) -> None:
+    module = make(name)
+    assert not list(module.buffers())
+    assert set(module.state_dict()) == {key for key, _ in module.named_parameters()}
+    with torch.device("meta"):
+        empty = MAKERS[name](**{"generator": None} if draws(name) else {})
+    empty = empty.to("meta")
+    assert {key: x.shape for key, x in empty.state_dict().items()} == {
+        key: x.shape for key, x in module.state_dict().items()
+    }
+    filled = empty.to_empty(device="cpu")
+    filled.load_state_dict(module.state_dict())
+    assert all(map(torch.equal, state(filled), state(module)))
+
+
+def test_every_public_module_is_made_here() -> None:
+    made = {
+        name
+        for name, value in public().items()
+        if inspect.isclass(value) and issubclass(value, nn.Module)
+    }
+    assert made - set(MODULES) == set()

@@ -191,11 +191,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "temperature is for layers without a rotation",
     ),
-    "Layer(10000.0, schedule=None)": (
-        lambda: Layer(1e4, schedule=None),  # type: ignore[arg-type]
-        TypeError,
-        "schedule must be a callable",
-    ),
 }
 
 

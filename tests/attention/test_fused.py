@@ -361,7 +361,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "chunk must be an integer ≥ 1",
     ),
-    "fused_attention: mask in fused_attention(Q, K, V, mask=to…": (
+    "fused_attention: mask of three rows": (
         lambda: fused_attention(
             Q, K, V, mask=torch.ones(3, 4, dtype=torch.bool), chunk=3, **BOTH
         ),

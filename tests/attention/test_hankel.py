@@ -419,12 +419,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "chunk must be an integer ≥ 1",
     ),
-    "hankel_attention: q in hankel_attention(Q, K[:, :, :2], V…": (
+    "hankel_attention: more queries than keys": (
         lambda: hankel_attention(Q, K[:, :, :2], V[:, :, :2], bias=VECTOR, causal=True),
         ValueError,
         "q must be the last of k's 2 tokens, got 4 queries",
     ),
-    "hankel_attention: q in hankel_attention(Q[:, :, :0], K, V…": (
+    "hankel_attention: no query": (
         lambda: hankel_attention(Q[:, :, :0], K, V, bias=VECTOR, causal=True),
         ValueError,
         "q must be the last of k's 4 tokens, got 0 queries",

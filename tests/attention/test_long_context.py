@@ -508,7 +508,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "SSMax: q_positions": (
         lambda: SSMax(HEADS).transform(Q, K, M - 1, M),
         ValueError,
-        "q_positions must be an integer ≥ 0",
+        "q_positions must be at least 0",
     ),
 }
 

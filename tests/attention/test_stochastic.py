@@ -14,9 +14,6 @@ from examples.attention import HEADS, WIDTH, conv, qkv, sine
 from helpers import normal, rounding, seeded
 from torch import Tensor, nn
 
-from posenc_lib.attention.long_context import (
-    SSMax,
-)
 from posenc_lib.attention.stochastic import ConvSPE, SineSPE, _sines
 from posenc_lib.positions import arange
 from posenc_lib.properties import (
@@ -156,22 +153,6 @@ class Call(nn.Module):
 
 
 # ---- dtypes, meta tensors, compilation
-
-
-def test_random_draws_follow_their_generator_and_nothing_else_is_in_a_state_dict() -> (
-    None
-):
-    for make in (
-        partial(SineSPE, HEADS, WIDTH),
-        partial(ConvSPE, HEADS, WIDTH, kernel_size=3),
-    ):
-        a, b, c = (make(generator=seeded(seed)).state_dict() for seed in (0, 0, 1))
-        assert all(torch.equal(a[name], b[name]) for name in a)
-        assert all(not torch.equal(a[name], c[name]) for name in a)
-    assert list(SSMax(2).state_dict()) == ["scale"]
-    assert torch.equal(
-        sine.draw(3, generator=seeded(0)), sine.draw(3, generator=seeded(0))
-    )
 
 
 Q, K, V = qkv(4)

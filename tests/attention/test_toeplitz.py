@@ -251,11 +251,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"bias must have shape \(H, 2N−1\) with H = 4 and N ≥ 4, got \(4, 5\)",
     ),
-    "toeplitz_attention: causal": (
-        lambda: toeplitz_attention(FQ, FK, V, bias=VECTOR, causal=1),  # type: ignore[arg-type]
-        TypeError,
-        "causal must be True or False, got 1",
-    ),
     "toeplitz_attention: q": (
         lambda: toeplitz_attention(FQ[:, :, :2], FK, V, bias=VECTOR, causal=True),
         ValueError,

@@ -288,11 +288,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "heads",
     ),
-    "KerplePower: heads": (
-        lambda: KerplePower(2.0),  # type: ignore[arg-type]
-        TypeError,
-        "heads",
-    ),
     "KerpleLog: q_positions": (
         lambda: KerpleLog(2)(AT.float().half(), AT),
         TypeError,
@@ -312,11 +307,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: FIRE(2, c=-1.0),
         ValueError,
         "c must",
-    ),
-    "FIRE: threshold": (
-        lambda: FIRE(2, threshold=math.inf),
-        ValueError,
-        "threshold",
     ),
     "FIRE: k_positions": (
         lambda: FIRE(2)(AT, AT.repeat(2, 2, 1)),
@@ -347,11 +337,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: sandwich(AT.repeat(3, 1), AT.repeat(2, 1), 2),
         ValueError,
         "q_positions and k_positions",
-    ),
-    "sandwich: q_positions": (
-        lambda: sandwich([0, 1], AT, 2),  # type: ignore[arg-type]
-        TypeError,
-        "q_positions",
     ),
 }
 

@@ -196,11 +196,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "depth",
     ),
-    "DistanceMLPBias: log_distance": (
-        lambda: DistanceMLPBias(2, 3, log_distance=1),  # type: ignore[arg-type]
-        TypeError,
-        "log_distance",
-    ),
     "log_coordinates: offsets": (
         lambda: log_coordinates(PLACES, (2, 2, 2)),
         ValueError,

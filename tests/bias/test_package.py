@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import pytest
 import torch
 from examples.bias import (
@@ -38,10 +35,6 @@ BIASES = [name for name, scheme in SCHEMES.items() if scheme.bias is not None]
 
 every_bias = pytest.mark.parametrize("name", BIASES)
 
-MODULES = [
-    name for name, scheme in SCHEMES.items() if isinstance(scheme.bias, nn.Module)
-]
-
 
 @every_bias
 def test_shapes_for_a_cache_and_for_batches(name: str) -> None:
@@ -67,36 +60,6 @@ def test_relative_on_the_grid(name: str) -> None:
         12, offset=1 if name in ("BEiT", "iRPE cross") else 0
     )  # no class token, which stays where it is
     assert torch.equal(bias_of(name)(at, at), bias_of(name)(at + 40, at + 40))
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_F1_24_state_is_learned_and_F1_22_survives_the_meta_device(name: str) -> None:
-    module = copy.deepcopy(SCHEMES[name].bias)
-    assert isinstance(module, nn.Module)
-    assert set(module.state_dict()) == {n for n, _ in module.named_parameters()}
-    state = copy.deepcopy(module.state_dict())
-    there = module.to("meta").to_empty(device="cpu")
-    there.load_state_dict(state)
-    at = arange(6)
-    assert torch.equal(there(at, at), bias_of(name)(at, at))
-
-
-def test_modules_draw_from_their_generator_alone() -> None:
-    makers: list[Callable[[torch.Generator], nn.Module]] = [
-        lambda g: KerpleLog(3, generator=g),
-        lambda g: KerplePower(3, generator=g),
-        lambda g: FIRE(3, generator=g),
-        lambda g: WindowBias(3, (2, 2), generator=g),
-        lambda g: DynamicPositionBias(3, 4, generator=g),
-        lambda g: DistanceMLPBias(3, 4, generator=g),
-        lambda g: LogCoordinateBias(3, (2, 2), generator=g),
-    ]
-    before = torch.get_rng_state()
-    for make in makers:
-        one, same, other = (make(seeded(seed)).state_dict() for seed in (0, 0, 1))
-        assert all(torch.equal(one[n], same[n]) for n in one)
-        assert any(not torch.equal(one[n], other[n]) for n in one)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("made_on", ["meta"])

@@ -174,17 +174,6 @@ def test_gradients_of_parameters_and_inputs(name: str) -> None:
     assert all(bool((g != 0).any()) for g in used)
 
 
-@pytest.mark.parametrize("name", small_modules())
-def test_only_parameters_are_state_and_draws_repeat(name: str) -> None:
-    module, other = small_modules()[name][0], small_modules()[name][0]
-    assert not list(module.buffers())
-    assert set(module.state_dict()) == {n for n, _ in module.named_parameters()}
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(module.parameters(), other.parameters(), strict=True)
-    )
-
-
 def test_attention_without_hidden_states_says_what_is_missing() -> None:
     q, at = normal(1, HEADS, 3, WIDTH), arange(3)
     for name in HIDDEN:

@@ -158,11 +158,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "clip must",
     ),
-    "clip a float": (
-        lambda: Shaw(4, 2.0),  # type: ignore[arg-type]
-        TypeError,
-        "clip must",
-    ),
     "head_dim 0": (
         lambda: Shaw(0, 2),
         ValueError,

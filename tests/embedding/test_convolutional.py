@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"x must have shape \(B, T, 4\)",
     ),
-    "ConvolutionalEmbedding: x in ConvolutionalEmbedding(4, gr…": (
+    "ConvolutionalEmbedding: integers": (
         lambda: ConvolutionalEmbedding(4, groups=2)(
             torch.ones(1, 5, 4, dtype=torch.int64)
         ),

@@ -304,21 +304,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "shift must be at least 0 and below 2",
     ),
-    "timestep(AT, 4, shift=math.nan, cosine_first=True)": (
-        lambda: timestep(AT, 4, shift=math.nan, cosine_first=True),
-        ValueError,
-        "shift",
-    ),
-    "timestep(AT, 4, shift=True, cosine_first=True)": (
-        lambda: timestep(AT, 4, shift=True, cosine_first=True),
-        TypeError,
-        "shift",
-    ),
-    "timestep: cosine_first": (
-        lambda: timestep(AT, 4, shift=1, cosine_first=1),  # type: ignore[arg-type]
-        TypeError,
-        "cosine_first",
-    ),
 }
 
 

@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "table must have shape",
     ),
-    "resize_grid: table in resize_grid(torch.ones(2, 2, 3, dty…": (
+    "resize_grid: integers": (
         lambda: resize_grid(torch.ones(2, 2, 3, dtype=torch.int64), (4, 4)),
         TypeError,
         "table",

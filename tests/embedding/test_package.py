@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -86,39 +85,6 @@ def test_gradients(name: str) -> None:
     if inputs[0].dim() == 3:  # tokens, which the gradient passes too
         x = inputs[0].clone().requires_grad_()
         assert torch.autograd.gradcheck(lambda x: module(x, *inputs[1:]), [x])
-
-
-@pytest.mark.parametrize("name", layers())
-def test_F1_24_state_is_learned_and_F1_22_survives_the_meta_device(name: str) -> None:
-    module, inputs = layers()[name]
-    module = module.double()
-    assert set(module.state_dict()) == {n for n, _ in module.named_parameters()}
-    before, state = module(*inputs), copy.deepcopy(module.state_dict())
-    module.to("meta")
-    there = module(*(x.to("meta") if isinstance(x, Tensor) else x for x in inputs))
-    assert there.shape == before.shape
-    assert there.device.type == "meta"
-    module.to_empty(device="cpu").load_state_dict(state)
-    assert torch.equal(module(*inputs), before)
-
-
-def test_modules_draw_from_their_generator_alone() -> None:
-    makers: list[Callable[[torch.Generator], dict[str, Tensor]]] = [
-        lambda g: LearnableFourier(
-            2, axes=2, features=4, hidden=3, generator=g
-        ).state_dict(),
-        lambda g: LearnedGrid((2, 2), 3, generator=g).state_dict(),
-        lambda g: PEG(2, generator=g).state_dict(),
-        lambda g: ConvolutionalEmbedding(4, groups=2, generator=g).state_dict(),
-        lambda g: {"matrix": gaussian_matrix(3, 2, std=1.0, generator=g)},
-        lambda g: {"signs": random_signs(torch.ones(3, 30), generator=g)},
-    ]
-    before = torch.get_rng_state()
-    for make in makers:
-        one, same, other = (make(seeded(seed)) for seed in (0, 0, 1))
-        assert all(torch.equal(one[n], same[n]) for n in one)
-        assert any(not torch.equal(one[n], other[n]) for n in one)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def everything(

@@ -519,8 +519,7 @@ def test_string_is_rope_in_another_basis() -> None:
         assert torch.equal(a, b)
 
 
-def test_draws_are_the_papers_and_repeatable() -> None:
-    assert torch.equal(lie(2).upper, lie(2).upper)
+def test_draws_are_the_papers() -> None:
     values = LieRE(64, axes=2, generator=seeded(7)).upper.detach()
     assert float(values.min()) >= 0
     assert 6.2 < float(values.max()) <= 2 * math.pi
@@ -807,11 +806,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "scale_base must be",
     ),
-    "XPos(PAIRS, centre=math.inf)": (
-        lambda: XPos(PAIRS, centre=math.inf),
-        ValueError,
-        "centre must be finite",
-    ),
     "XPos(PAIRS, centre='0')": (
         lambda: XPos(PAIRS, centre="0"),
         TypeError,
@@ -852,17 +846,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "v must have at least 8",
     ),
-    "rotated_values: weights and v in rotated_values(X @ X.mT,…": (
+    "rotated_values: heads of v": (
         lambda: rotated_values(X @ X.mT, X[:, :1], A5, A5, rope=RoPE(PAIRS)),
         ValueError,
         "weights and v must agree",
     ),
-    "rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS))": (
+    "rotated_values: batch of v": (
         lambda: rotated_values(X @ X.mT, X[:1], A5, A5, rope=RoPE(PAIRS)),
         ValueError,
         "weights and v must agree",
     ),
-    "rotated_values: weights and v in rotated_values(X @ X.mT,… (2)": (
+    "rotated_values: v too short": (
         lambda: rotated_values(X @ X.mT, X[:, :, :4], A5, A5, rope=RoPE(PAIRS)),
         ValueError,
         "weights and v must agree",
@@ -940,7 +934,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "CayleySTRING: transform": (
         lambda: CayleySTRING(8, "rope"),
         TypeError,
-        "transform must be callable",
+        "transform must be a callable",
     ),
     "CayleySTRING: head_dim": (
         lambda: CayleySTRING(0, RoPE(PAIRS).transform),
