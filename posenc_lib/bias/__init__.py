@@ -1,4 +1,4 @@
-"""Place 3: a number added to the score, from the two positions alone, after the score is scaled."""
+"""Biases: a number from two positions alone, added to the score after its scale."""
 
 from posenc_lib.bias.alibi import alibi, alibi_slopes
 from posenc_lib.bias.kernels import FIRE, KerpleLog, KerplePower, sandwich

@@ -7,19 +7,20 @@ from torch import Tensor
 
 from posenc_lib import _checks
 from posenc_lib._torch import values_known
+from posenc_lib.bias._pairs import batched
 from posenc_lib.positions import relative
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """Slopes of the heads: a geometric series, and for other head counts than powers of two two interleaved ones.
+    """Slopes of the heads: a geometric series, or two if H is not a power of two.
 
     Equation: s_h = 2^(−8h/H),  h = 1 … H, for H a power of two. Otherwise the slopes of
         the next lower power of two P, then every second slope of 2P: h = 1, 3, 5, …
         (press2022 §3 and released code)
     Shapes: → (H,), float64, on the CPU
 
-    The order is not monotone when H is no power of two. It is the order of the released
-    code and of the checkpoints.
+    The order is not monotone when H is not a power of two. It is the order of the
+    released code and of the checkpoints.
 
     Args:
         heads: H, at least 1. With tensor parallelism, slice the slopes of all heads.
@@ -34,9 +35,8 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 1 << (heads.bit_length() - 1)
 
     def series(count: int) -> Tensor:
-        return 2.0 ** (
-            -8.0 * torch.arange(1, count + 1, dtype=torch.float64, device="cpu") / count
-        )
+        h = torch.arange(1, count + 1, dtype=torch.float64, device="cpu")
+        return 2.0 ** (-8.0 * h / count)
 
     return torch.cat((series(power), series(2 * power)[::2]))[:heads]
 
@@ -48,10 +48,10 @@ def alibi(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """ALiBi: a penalty that grows linearly with distance, steeper in some heads than in others.
+    """ALiBi: a penalty that grows linearly with distance, with a slope for each head.
 
-    Equation: b_h(m, n) = −s_h |n − m|      (press2022 §3; causal there, symmetric here,
-        equal under a causal mask)
+    Equation: b_h(m, n) = −s_h |n − m|
+        (press2022 §3; causal there, symmetric here, equal under a causal mask)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
     Bloom and others add +s_h n instead: the same softmax, since −s_h m is one constant
@@ -65,15 +65,16 @@ def alibi(
         dtype: of the result; the product is computed in float32 at least.
 
     Raises:
-        TypeError, ValueError: positions as in `positions.relative`; slopes that are no
-            vector of finite numbers in float32 or float64, or negative (values are read
-            on plain CPU tensors only).
+        TypeError, ValueError: positions as in `positions.relative`; slopes that are not
+            a vector of finite numbers in float32 or float64, or negative (values are
+            read on plain CPU tensors only).
 
     Source: press2022
     Chapter: 07
     """
     _checks.floating_dtype("dtype", dtype)
-    if values_known(_checks.vector("slopes", slopes, "H")) and bool((slopes < 0).any()):
+    _checks.vector("slopes", slopes, "H")
+    if values_known(slopes) and bool((slopes < 0).any()):
         raise ValueError(
             f"slopes must be at least 0: a bias is a penalty; got {slopes.min().item()}"
         )
@@ -81,4 +82,4 @@ def alibi(
     compute = _checks.at_least_float32(dtype)
     per_head = slopes.to(compute).to(distance.device)[:, None, None]  # (H, 1, 1)
     bias = (-per_head * distance.to(compute)).to(dtype)  # (H, Tq, Tk) or (B, H, Tq, Tk)
-    return bias if bias.dim() == 4 else bias[None]
+    return batched(bias)

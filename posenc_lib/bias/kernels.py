@@ -1,4 +1,4 @@
-"""Biases that fall with distance as a given kernel does: KERPLE, FIRE and Sandwich."""
+"""Biases that are a kernel of the distance: KERPLE, FIRE and Sandwich."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.bias._pairs import dense, heads_first, run_dense
+from posenc_lib.bias._pairs import batched, dense, heads_first, run_dense
 from posenc_lib.frequencies import cos_sin
 from posenc_lib.positions import relative
 
 
 class KerpleLog(nn.Module):
-    """KERPLE, logarithmic: a penalty that grows with the logarithm of the distance, at a learned rate for each head.
+    """KERPLE, logarithmic: a penalty that grows with the logarithm of the distance.
 
-    Equation: b_h(m, n) = −r₁ ln(1 + r₂ |m − n|),  r₁, r₂ > 0      (chi2022; checked
-        against the released code)
+    Equation: b_h(m, n) = −r₁ ln(1 + r₂ |m − n|),  r₁, r₂ > 0      (chi2022)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    The released code keeps both above 0.01 by clamping, and so does this; the gradient
-    passes the clamp, so that a parameter below it can come back.
+    Both are learned for each head and kept above 0.01. The released code clamps the
+    stored parameters in each forward pass; here only the values used are clamped, and
+    the gradient passes the clamp, so that a parameter below it can come back.
 
     Args:
         heads: H, at least 1.
@@ -43,27 +43,21 @@ class KerpleLog(nn.Module):
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         compute = _checks.at_least_float32(self.r1.dtype)
-        r1, r2 = (
-            _clamped(r.to(compute), 0.01)[:, None, None] for r in (self.r1, self.r2)
-        )  # (H, 1, 1)
-        distance = (
-            relative(q_positions, k_positions).abs().to(compute)
-        )  # (Tq, Tk) or (B, 1, Tq, Tk)
-        bias = (-r1 * torch.log1p(r2 * distance)).to(
-            self.r1.dtype
-        )  # (H, Tq, Tk) or (B, H, Tq, Tk)
-        return bias if bias.dim() == 4 else bias[None]
+        r1 = _clamped(self.r1.to(compute), 0.01)[:, None, None]  # (H, 1, 1)
+        r2 = _clamped(self.r2.to(compute), 0.01)[:, None, None]
+        r = relative(q_positions, k_positions)  # (Tq, Tk) or (B, 1, Tq, Tk)
+        bias = -r1 * torch.log1p(r2 * r.abs().to(compute))
+        return batched(bias.to(self.r1.dtype))
 
 
 class KerplePower(nn.Module):
-    """KERPLE, power: a penalty that grows with a learned power of the distance; with the power 1 it is ALiBi.
+    """KERPLE, power: a penalty that grows with a learned power of the distance.
 
-    Equation: b_h(m, n) = −r₁ |m − n|^r₂,  r₁ > 0, 0 < r₂ ≤ 2      (chi2022; checked
-        against the released code)
+    Equation: b_h(m, n) = −r₁ |m − n|^r₂,  r₁ > 0, 0 < r₂ ≤ 2      (chi2022)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    Up to the power 2 the kernel is conditionally positive definite. Clamped as in
-    `KerpleLog`, r₂ to 0.01 … 2.
+    With the power 1 it is ALiBi. Up to the power 2 the kernel is conditionally positive
+    definite. Clamped as in `KerpleLog`, r₂ to 0.01 … 2.
 
     Args:
         heads: H, at least 1.
@@ -89,35 +83,35 @@ class KerplePower(nn.Module):
         compute = _checks.at_least_float32(self.r1.dtype)
         r1 = _clamped(self.r1.to(compute), 0.01)[:, None, None]  # (H, 1, 1)
         r2 = _clamped(self.r2.to(compute), 0.01, 2.0)[:, None, None]
-        distance = (
-            relative(q_positions, k_positions).abs().to(compute)
-        )  # (Tq, Tk) or (B, 1, Tq, Tk)
-        some = distance > 0
-        grown = torch.where(
-            some, torch.where(some, distance, 1) ** r2, 0
-        )  # 0^r₂ = 0 has gradients of 0 · ∞
-        bias = (-r1 * grown).to(self.r1.dtype)  # (H, Tq, Tk) or (B, H, Tq, Tk)
-        return bias if bias.dim() == 4 else bias[None]
+        r = relative(q_positions, k_positions)  # (Tq, Tk) or (B, 1, Tq, Tk)
+        distance = r.abs().to(compute)
+        positive = distance > 0
+        # The gradients of 0^r₂ = 0 would be 0 · ∞.
+        powers = torch.where(positive, torch.where(positive, distance, 1) ** r2, 0)
+        return batched((-r1 * powers).to(self.r1.dtype))
 
 
 def _clamped(parameter: Tensor, least: float, most: float | None = None) -> Tensor:
-    """The clamped value with the gradient of the value itself, which is the gradient of the released code."""
+    """The clamped value, with the gradient of the value that is not clamped.
+
+    It is the gradient of the released code, which clamps the stored parameter instead.
+    """
     return parameter + (parameter.clamp(least, most) - parameter).detach()
 
 
 class FIRE(nn.Module):
-    """FIRE: a small network reads the distance as a share of the query's own position, so that no length is new to it.
+    """FIRE: a small network of the distance, divided by the query's own position.
 
-    Equation: b(m, n) = f_θ( ψ(|m − n|) / ψ(max(m, L)) ),  ψ(x) = ln(c x + 1),  f_θ = W₂
-        ReLU(W₁ x + c₁) + c₂ ∈ ℝ^H (li2024; |·| and an ε = 10⁻⁶ added below, as in a
-        copy of the appendix's code)
+    Equation: b(m, n) = f_θ( ψ(|m − n|) / ψ(max(m, L)) ),  ψ(x) = ln(c x + 1),
+        f_θ(x) = W₂ ReLU(W₁ x + c₁) + c₂ ∈ ℝ^H
+        (li2024; |·| and an ε = 10⁻⁶ in the denominator, as in a copy of its code)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    The divisor belongs to the query alone: its position, or the threshold L where that
-    is larger. It is neither the row's largest distance nor the key's position, so a
-    cache changes nothing. Beyond the causal mask, n > m, the value means nothing and
-    must be masked. Unlike the other biases, this one depends on more than m − n, and
-    with it, where position 0 is.
+    No length is new to the network. The divisor depends on the query alone: its
+    position, or the threshold L where that is larger. So a cache changes nothing. The
+    copy takes the row's largest distance, which is m where the keys begin at 0. Beyond
+    the causal mask, n > m, the value is meaningless and must be masked. Unlike the
+    other biases, this one depends on more than m − n, and so on where position 0 is.
 
     Args:
         heads: H, at least 1.
@@ -125,12 +119,11 @@ class FIRE(nn.Module):
         c: first value of the learned c, above 0.
         threshold: first value of the learned L, above 0; what is learned is a factor of
             it, 1 at first.
-        generator: of the draw of f_θ, uniform in ±1/√(inputs), which is PyTorch's for
-            linear layers.
+        generator: of the draw of f_θ, uniform in ±1/√inputs like PyTorch's layers.
 
     Raises:
-        TypeError, ValueError: sizes and values of another kind; when called, as
-            `positions.relative`.
+        TypeError, ValueError: sizes that are not integers ≥ 1, `c` or `threshold` not
+            above 0; when called, as `positions.relative`.
 
     Source: li2024
     Chapter: 07
@@ -149,27 +142,22 @@ class FIRE(nn.Module):
         _checks.whole_number("heads", heads, least=1)
         _checks.whole_number("hidden", hidden, least=1)
         self.threshold = _checks.positive("threshold", threshold)
-        self.c = nn.Parameter(torch.tensor(float(_checks.positive("c", c))))
+        _checks.positive("c", c)
+        self.c = nn.Parameter(torch.tensor(float(c)))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
         self.network = dense((1, hidden, heads), generator)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         distance = relative(q_positions, k_positions)  # (Tq, Tk) or (B, 1, Tq, Tk)
         compute = _checks.at_least_float32(self.c.dtype)
-        c, least = (
-            self.c.to(compute),
-            (self.multiplier.to(compute) * self.threshold).abs(),
-        )
-        divisor = torch.maximum(q_positions.to(compute), least)[
-            ..., None
-        ]  # (Tq, 1) or (B, Tq, 1)
-        divisor = divisor if divisor.dim() == 2 else divisor[:, None]
-        share = (c * distance.to(compute)).abs().log1p() / (
-            (c * divisor).abs().log1p() + 1e-6
-        )
-        return heads_first(run_dense(self.network, share[..., None], torch.relu)).to(
-            self.c.dtype
-        )
+        c = self.c.to(compute)
+        threshold = (self.multiplier.to(compute) * self.threshold).abs()
+        divisor = torch.maximum(q_positions.to(compute), threshold)[..., None]
+        divisor = divisor if divisor.dim() == 2 else divisor[:, None]  # (…, Tq, 1)
+        numerator = (c * distance.to(compute)).abs().log1p()
+        share = numerator / ((c * divisor).abs().log1p() + 1e-6)
+        biases = run_dense(self.network, share[..., None], torch.relu)
+        return heads_first(biases).to(self.c.dtype)
 
 
 def sandwich(
@@ -181,16 +169,16 @@ def sandwich(
     base: float = 10000.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Sandwich: the inner product of two sinusoidal embeddings, as a bias; ALiBi's shape without its straight line.
+    """Sandwich: the inner product of two sinusoidal embeddings, as a bias.
 
-    Equation: b_h(m, n) = (Σ_i cos((m − n) θ^(−2i/d̄)) − d̄/2) / (8h/H),  i = 1 …
-        d̄/2,  h = 1 … H (chi2023s; checked against NeMo's code, whose −d̄/2 makes the
-        diagonal 0 and changes no softmax)
+    Equation: b_h(m, n) = (Σ_i cos((m − n) θ^(−2i/d̄)) − d̄/2) / (8h/H),
+        i = 1 … d̄/2,  h = 1 … H      (chi2023s; −d̄/2 as in NeMo's code)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    i begins at 1: the frequency 1 is not among them, 1/θ is. The sum is that inner
-    product indeed, cos(m ω) cos(n ω) + sin(m ω) sin(n ω), so that no (Tq, Tk, d̄/2)
-    tensor is made; in float64, since nearly all of it cancels.
+    −d̄/2 makes the diagonal 0 and changes no softmax. i begins at 1: the frequency 1 is
+    not among them, 1/θ is. The sum is computed as that inner product, cos(m ω) cos(n ω)
+    + sin(m ω) sin(n ω), so that no (Tq, Tk, d̄/2) tensor is made; in float64, since
+    nearly all of it cancels.
 
     Args:
         q_positions: positions m of the queries.
@@ -201,8 +189,8 @@ def sandwich(
         dtype: of the result.
 
     Raises:
-        TypeError, ValueError: positions as in `positions.relative`; sizes and values of
-            another kind.
+        TypeError, ValueError: positions as in `positions.relative`; `heads` is not an
+            integer ≥ 1, `dim` is not even, `base` is not above 0.
 
     Source: chi2023s
     Chapter: 07
@@ -211,27 +199,15 @@ def sandwich(
     _checks.whole_number("heads", heads, least=1)
     half = _checks.even_dimension("dim", dim) // 2
     _checks.positive("base", base)
-    m, n = (
-        _checks.attention_positions("q_positions", q_positions),
-        _checks.attention_positions("k_positions", k_positions),
-    )
-    if m.dim() == n.dim() == 2 and m.shape[0] != n.shape[0]:
-        raise ValueError(
-            f"q_positions and k_positions must have the same batch, got {m.shape[0]} "
-            f"and {n.shape[0]}"
-        )
-    # Apple's mps has no float64: there the sum is made on the CPU, rounded, and then
-    # moved.
-    device = m.device
-    workplace = torch.device("cpu") if device.type == "mps" else device
-    frequencies = base ** (
-        -torch.arange(1, half + 1, dtype=torch.float64, device="cpu") / half
-    )
-    cos_m, sin_m = cos_sin(
-        m.to(workplace), frequencies, dtype=torch.float64
-    )  # (Tq, d̄/2) or (B, Tq, d̄/2)
-    cos_n, sin_n = cos_sin(n.to(workplace), frequencies, dtype=torch.float64)
+    _checks.pair_positions("q_positions", q_positions, "k_positions", k_positions)
+    # In float64, which may be on the CPU; the result is rounded and then moved.
+    m, n = (_checks.in_float64(positions) for positions in (q_positions, k_positions))
+    i = torch.arange(1, half + 1, dtype=torch.float64, device="cpu")
+    frequencies = base ** (-i / half)
+    cos_m, sin_m = cos_sin(m, frequencies, dtype=m.dtype)  # (Tq, d̄/2) or (B, Tq, d̄/2)
+    cos_n, sin_n = cos_sin(n, frequencies, dtype=n.dtype)
     similarity = cos_m @ cos_n.mT + sin_m @ sin_n.mT - half  # (Tq, Tk) or (B, Tq, Tk)
-    ratio = 8.0 * torch.arange(1, heads + 1, dtype=torch.float64, device="cpu") / heads
-    bias = similarity[..., None, :, :] / ratio.to(workplace)[:, None, None]
-    return (bias if bias.dim() == 4 else bias[None]).to(dtype).to(device)
+    h = torch.arange(1, heads + 1, dtype=torch.float64, device="cpu")
+    ratio = (8.0 * h / heads).to(m.device)[:, None, None]  # (H, 1, 1)
+    bias = similarity[..., None, :, :] / ratio
+    return batched(bias).to(dtype).to(q_positions.device)

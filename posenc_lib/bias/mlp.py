@@ -1,4 +1,4 @@
-"""Biases computed by a small network from the offset, so that no offset is without one."""
+"""Biases computed from the offset by a small network, so that every offset has one."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
-from posenc_lib.bias._pairs import (
-    coordinates,
-    dense,
-    heads_first,
-    pairs,
-    run_dense,
-    sizes,
-)
+from posenc_lib._draws import normal
+from posenc_lib.bias._pairs import dense, heads_first, pairs, run_dense
 from posenc_lib.positions import relative
 
 
 class DynamicPositionBias(nn.Module):
-    """CrossFormer's dynamic position bias: a network of four layers reads the offset on every axis.
+    """CrossFormer's dynamic position bias: a network of the offset on every axis.
 
-    Equation: b(m, n) = L₃(L₂(L₁(W₀ x + c₀))) ∈ ℝ^H,  x = m − n,  L_j(z) = W_j
-        ReLU(LayerNorm(z)) + c_j (wang2022; checked against the released code)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H,
-        Tq, Tk)
+    Equation: b(m, n) = L₃(L₂(L₁(W₀ x + c₀))) ∈ ℝ^H,  x = m − n,
+        L_j(z) = W_j ReLU(LayerNorm(z)) + c_j      (wang2022)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch
+        → (B, H, Tq, Tk)
 
     The offset is query − key, unlike `relative`. Coordinates may be any numbers, not
     only those of a window. The network runs once a pair; where many pairs share an
@@ -41,7 +35,7 @@ class DynamicPositionBias(nn.Module):
 
     Raises:
         TypeError, ValueError: sizes that are not integers ≥ 1; when called, coordinates
-            of another kind.
+            of another shape.
 
     Source: wang2022
     Chapter: 17
@@ -61,7 +55,8 @@ class DynamicPositionBias(nn.Module):
         self.axes = _checks.whole_number("axes", axes, least=1)
         widths = (axes, width, width, width, heads)
         self.weights = nn.ParameterList(
-            nn.Parameter(torch.empty(o, i)) for i, o in pairwise(widths)
+            normal(outputs, inputs, std=0.02, generator=generator)
+            for inputs, outputs in pairwise(widths)
         )
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(o)) for o in widths[1:])
         self.norm_weights = nn.ParameterList(
@@ -70,16 +65,11 @@ class DynamicPositionBias(nn.Module):
         self.norm_biases = nn.ParameterList(
             nn.Parameter(torch.zeros(width)) for _ in range(3)
         )
-        for weight in self.weights:
-            nn.init.normal_(weight, std=0.02, generator=generator)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        m, n = _offset_pair(q_positions, k_positions, self.axes)
         dtype = self.biases[0].dtype
         compute = _checks.at_least_float32(dtype)
-        m, n = pairs(
-            coordinates("q_positions", q_positions, self.axes),
-            coordinates("k_positions", k_positions, self.axes),
-        )
         layers = [
             (w.to(compute), c.to(compute))
             for w, c in zip(self.weights, self.biases, strict=True)
@@ -96,14 +86,24 @@ class DynamicPositionBias(nn.Module):
         return heads_first(x).to(dtype)
 
 
-class DistanceMLPBias(nn.Module):
-    """The dynamic bias of x-transformers, for sequences: a network with SiLU reads the signed distance.
+def _offset_pair(
+    q_positions: Tensor, k_positions: Tensor, axes: int
+) -> tuple[Tensor, Tensor]:
+    """m and n, checked, whose difference is the offset of every pair."""
+    m = _checks.coordinates("q_positions", q_positions, axes=axes, batched=True)
+    n = _checks.coordinates("k_positions", k_positions, axes=axes, batched=True)
+    return pairs(m, n)
 
-    Equation: b(m, n) = W_p SiLU(… SiLU(W₁ x + c₁) …) + c_p ∈ ℝ^H,  p = depth + 1, x = m
-        − n, or sign(m − n) ln(1 + |m − n|)      (read in that library, after wang2022)
+
+class DistanceMLPBias(nn.Module):
+    """The dynamic bias of x-transformers: a network of the signed distance.
+
+    Equation: b(m, n) = W_p SiLU(… SiLU(W₁ x + c₁) …) + c_p ∈ ℝ^H,  p = depth + 1,
+        x = m − n, or sign(m − n) ln(1 + |m − n|)      (after wang2022)
     Shapes: positions (Tq,), (Tk,) → (1, H, Tq, Tk); (B, Tq), (B, Tk) → (B, H, Tq, Tk)
 
-    The distance is query − key, unlike `relative`.
+    The distance is query − key, unlike `relative`. The library's option norm=True is
+    left out.
 
     Args:
         heads: H, at least 1.
@@ -111,8 +111,7 @@ class DistanceMLPBias(nn.Module):
         depth: number of hidden layers, at least 1.
         log_distance: whether the network reads the logarithm, which stays small where
             distances don't.
-        generator: of the draw, uniform in ±1/√(inputs), which is PyTorch's for linear
-            layers.
+        generator: of the draw, uniform in ±1/√inputs like PyTorch's layers.
 
     Raises:
         TypeError, ValueError: sizes that are not integers ≥ 1; when called, as
@@ -135,45 +134,41 @@ class DistanceMLPBias(nn.Module):
         _checks.whole_number("heads", heads, least=1)
         _checks.whole_number("width", width, least=1)
         _checks.whole_number("depth", depth, least=1)
-        if not isinstance(log_distance, bool):
-            raise TypeError(f"log_distance must be True or False, got {log_distance!r}")
-        self.log_distance = log_distance
+        self.log_distance = _checks.boolean("log_distance", log_distance)
         self.network = dense((1, *[width] * depth, heads), generator)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         dtype = self.network[0].dtype
-        x = -relative(q_positions, k_positions).to(_checks.at_least_float32(dtype))[
-            ..., None
-        ]
+        x = -relative(q_positions, k_positions).to(_checks.at_least_float32(dtype))
         if self.log_distance:
             x = x.sign() * x.abs().log1p()
-        return heads_first(run_dense(self.network, x, torch.nn.functional.silu)).to(
-            dtype
-        )
+        biases = run_dense(self.network, x[..., None], torch.nn.functional.silu)
+        return heads_first(biases).to(dtype)
 
 
 def log_coordinates(offsets: Tensor, window: Sequence[int]) -> Tensor:
-    """Swin-V2's log-spaced coordinates: a window of any size fills nearly the same range.
+    """Swin-V2's log-spaced coordinates: all windows fill nearly the same range.
 
-    Equation: x̂_a = sign(x_a) log₂(1 + |8 x_a / (M_a − 1)|) / log₂ 8,  so that the
-        window's edge is at ±log₂(9)/3 (liu2022 eq. 4 has sign(x) ln(1 + |x|); the
-        factors are the released code's)
+    Equation: x̂_a = sign(x_a) log₂(1 + |8 x_a / (M_a − 1)|) / log₂ 8,
+        so that the window's edge is at ±log₂(9)/3
+        (liu2022 eq. 4 has sign(x) ln(1 + |x|); the factors are the released code's)
     Shapes: (..., axes) → (..., axes)
 
     Args:
         offsets: x on each axis, integers, float32 or float64.
         window: M on each axis; that of pre-training, where a model is used with
-            another. On an axis of size 1 there is no offset but 0.
+            another. On an axis of size 1, where the only offset is 0, M − 1 is taken
+            as 1; the released code divides by 0.
 
     Raises:
-        TypeError, ValueError: offsets of another kind, or with another number of axes
-            than the window.
+        TypeError, ValueError: offsets that are not a tensor of numbers, or with another
+            number of axes than the window.
 
     Source: liu2022
     Chapter: 17
     """
     x = _checks.position_tensor("offsets", offsets)
-    window = sizes("window", window)
+    window = _checks.axis_sizes("window", window)
     if x.shape[-1] != len(window):
         raise ValueError(
             f"offsets must have {len(window)} axes, as many as window, got shape "
@@ -181,20 +176,19 @@ def log_coordinates(offsets: Tensor, window: Sequence[int]) -> Tensor:
         )
     if not x.is_floating_point():
         x = x.to(torch.float32)
-    reach = torch.tensor(
-        [max(size - 1, 1) for size in window], dtype=x.dtype, device=x.device
-    )
-    x = 8 * x / reach
+    largest = [max(size - 1, 1) for size in window]
+    x = 8 * x / torch.tensor(largest, dtype=x.dtype, device=x.device)
     return x.sign() * x.abs().log1p() / math.log(8)
 
 
 class LogCoordinateBias(nn.Module):
-    """Swin-V2's continuous bias: a network of two layers reads log-spaced coordinates, a sigmoid bounds its answer.
+    """Swin-V2's continuous bias: a network of log-spaced coordinates, and a sigmoid.
 
-    Equation: b(m, n) = 16 σ(W₂ ReLU(W₁ x̂ + c₁)) ∈ (0, 16)^H,  x̂ = `log_coordinates`(m
-        − n) (liu2022; 16 σ and the missing second bias are the released code's)
-    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch → (B, H,
-        Tq, Tk)
+    Equation: b(m, n) = 16 σ(W₂ ReLU(W₁ x̂ + c₁)) ∈ (0, 16)^H,
+        x̂ = `log_coordinates`(m − n)
+        (liu2022; 16 σ and the missing second bias are the released code's)
+    Shapes: coordinates (Tq, axes), (Tk, axes) → (1, H, Tq, Tk); with a batch
+        → (B, H, Tq, Tk)
 
     The offset is query − key, unlike `relative`. Swin-V2's score is a cosine times a
     learned factor, in place of qᵀk/√d; the bias is added after it.
@@ -207,8 +201,8 @@ class LogCoordinateBias(nn.Module):
         generator: of the draw: weights from N(0, 0.02²), the bias 0.
 
     Raises:
-        TypeError, ValueError: sizes of another kind; when called, coordinates of
-            another kind.
+        TypeError, ValueError: sizes that are not integers ≥ 1; when called, coordinates
+            of another shape.
 
     Source: liu2022
     Chapter: 17
@@ -225,25 +219,20 @@ class LogCoordinateBias(nn.Module):
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
         _checks.whole_number("hidden", hidden, least=1)
-        self.window = sizes("window", window)
-        self.weight1 = nn.Parameter(torch.empty(hidden, len(self.window)))
+        self.window = _checks.axis_sizes("window", window)
+        axes = len(self.window)
+        self.weight1 = normal(hidden, axes, std=0.02, generator=generator)
         self.bias1 = nn.Parameter(torch.zeros(hidden))
-        self.weight2 = nn.Parameter(torch.empty(heads, hidden))
-        for weight in (self.weight1, self.weight2):
-            nn.init.normal_(weight, std=0.02, generator=generator)
+        self.weight2 = normal(heads, hidden, std=0.02, generator=generator)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        dtype, axes = self.bias1.dtype, len(self.window)
-        compute = _checks.at_least_float32(dtype)
-        m, n = pairs(
-            coordinates("q_positions", q_positions, axes),
-            coordinates("k_positions", k_positions, axes),
-        )
-        x = log_coordinates(
-            (m - n).to(compute), self.window
-        )  # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
+        m, n = _offset_pair(q_positions, k_positions, len(self.window))
+        parameters = self.weight1, self.bias1, self.weight2
+        compute = _checks.at_least_float32(self.bias1.dtype)
+        weight1, bias1, weight2 = (p.to(compute) for p in parameters)
+        # (Tq, Tk, axes) or (B, 1, Tq, Tk, axes)
+        x = log_coordinates((m - n).to(compute), self.window)
         with _checks.without_autocast(x.device):
-            hidden = (x @ self.weight1.to(compute).mT + self.bias1.to(compute)).relu()
-            return heads_first(
-                16 * (hidden @ self.weight2.to(compute).mT).sigmoid()
-            ).to(dtype)
+            hidden = (x @ weight1.mT + bias1).relu()
+            biases = 16 * (hidden @ weight2.mT).sigmoid()
+        return heads_first(biases).to(self.bias1.dtype)

@@ -6,20 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
+from posenc_lib.bias._pairs import bucket_by_edges, heads_first
 from posenc_lib.positions import relative
 
 
 def t5_bucket_edges(num_buckets: int, max_distance: int) -> list[int]:
     """The smallest distance in each bucket: exact at first, then in geometric steps.
 
-    Equation: β(r) = r for r < E = B/2, else min(B−1, E + ⌊(B−E) ln(r/E) /
-        ln(max_distance/E)⌋)      (raffel2020 §2.1)
+    Equation: β(r) = r for r < E = B/2, else
+        min(B−1, E + ⌊(B−E) ln(r/E) / ln(max_distance/E)⌋)      (raffel2020 §2.1)
     Shapes: → B ints; bucket j holds the distances edges[j] … edges[j+1]−1 (none where
         they are equal), the last one everything further
 
     Computed in whole numbers, so that no logarithm decides on which side of an edge a
-    distance falls: bucket E + j begins at the least r with r^(B−E) E^j ≥ E^(B−E)
-    max_distance^j.
+    distance falls: bucket E + j begins at the least r with
+    r^(B−E) E^j ≥ E^(B−E) max_distance^j.
 
     Args:
         num_buckets: B, the buckets of one direction, at least 2 and even.
@@ -59,8 +61,8 @@ def t5_bucket(
 ) -> Tensor:
     """The bucket of each relative position.
 
-    Equation: bidirectional: β(|r|) over B/2 buckets, plus B/2 where r > 0;  causal:
-        β(max(−r, 0)) over B buckets
+    Equation: bidirectional: β(|r|) over B/2 buckets, plus B/2 where r > 0;
+        causal: β(max(−r, 0)) over B buckets
     Shapes: integers of any shape → the same shape, int64, values 0 … B−1
 
     Args:
@@ -72,7 +74,7 @@ def t5_bucket(
         max_distance: as in `t5_bucket_edges`.
 
     Raises:
-        TypeError, ValueError: relative positions that are no integers; sizes as in
+        TypeError, ValueError: relative positions that are not integers; sizes as in
             `t5_bucket_edges`.
 
     Source: raffel2020
@@ -82,9 +84,8 @@ def t5_bucket(
     if r.is_floating_point():
         raise TypeError(f"relative_positions must be integers, got {r.dtype}")
     one_way = _one_way(num_buckets, bidirectional)
-    edges = torch.tensor(t5_bucket_edges(one_way, max_distance), device=r.device)
     distance = r.abs() if bidirectional else (-r).clamp(min=0)
-    bucket = torch.bucketize(distance, edges, right=True) - 1
+    bucket = bucket_by_edges(distance, t5_bucket_edges(one_way, max_distance))
     return bucket + one_way * (r > 0) if bidirectional else bucket
 
 
@@ -100,7 +101,7 @@ def _one_way(num_buckets: int, bidirectional: bool) -> int:
 
 
 class T5Bias(nn.Module):
-    """T5's bias: nearby distances have a learned number each, far ones share it in growing buckets.
+    """T5's bias: a learned number for each near distance and each bucket of far ones.
 
     Equation: e_mn = q_mᵀ k_n + b[bucket(n − m), h],  with no 1/√d: the scheme sets
         scale = 1      (raffel2020 §2.1)
@@ -119,7 +120,7 @@ class T5Bias(nn.Module):
 
     Raises:
         TypeError, ValueError: sizes as in `t5_bucket`; when called, positions that are
-            no integers.
+            not integers.
 
     Source: raffel2020
     Chapter: 07
@@ -138,16 +139,11 @@ class T5Bias(nn.Module):
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
         _checks.positive("std", std)
-        t5_bucket_edges(
-            _one_way(num_buckets, bidirectional), max_distance
-        )  # raises now rather than in the first forward
-        self.bidirectional, self.num_buckets, self.max_distance = (
-            bidirectional,
-            num_buckets,
-            max_distance,
-        )
-        self.table = nn.Parameter(torch.empty(num_buckets, heads))
-        nn.init.normal_(self.table, std=std, generator=generator)
+        # Raises now rather than in the first forward pass.
+        t5_bucket_edges(_one_way(num_buckets, bidirectional), max_distance)
+        self.bidirectional = bidirectional
+        self.num_buckets, self.max_distance = num_buckets, max_distance
+        self.table = normal(num_buckets, heads, std=std, generator=generator)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         bucket = t5_bucket(
@@ -156,5 +152,4 @@ class T5Bias(nn.Module):
             num_buckets=self.num_buckets,
             max_distance=self.max_distance,
         )  # (Tq, Tk) or (B, 1, Tq, Tk)
-        bias = self.table[bucket].movedim(-1, -3)  # (H, Tq, Tk) or (B, 1, H, Tq, Tk)
-        return bias[None] if bias.dim() == 3 else bias.squeeze(1)
+        return heads_first(self.table[bucket])
