@@ -1,8 +1,8 @@
-"""Faults that users reported to other projects, each as a test of ours, swept over the kind and not only the example.
+"""Faults that users reported to other projects, each as a test, swept over its kind.
 
 `bugs.json` holds the reports: symptom, cause, the smallest input, the right value and
-how it was computed. A test is named by its report's id. Faults of the basic encodings
-are here, those of the others beside their tests in `encodings`.
+how it was computed. Report F1-37 is tested by the tests named test_bug_37_…: those of
+the basic encodings here, the others in the files of their modules.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Holder(nn.Module):
         self.table = LearnedEmbedding(16, WIDTH)
 
 
-def test_F1_01_rope_layout() -> None:
+def test_bug_01_rope_layout() -> None:
     x, at = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64), torch.tensor([1])
     half, paper = (
         RoPE(inverse_frequencies(4), layout=name)(at, torch.float64)
@@ -102,7 +102,7 @@ def test_F1_01_rope_layout() -> None:
     length=st.integers(1, 6),
     start=st.integers(0, 10**6),
 )
-def test_F1_01_layouts_agree_through_the_permutation(
+def test_bug_01_layouts_agree_through_the_permutation(
     pairs: int, rest: int, length: int, start: int
 ) -> None:
     x, at = normal(2, 3, length, 2 * pairs + rest), arange(length, offset=start)
@@ -132,7 +132,7 @@ def test_F1_01_layouts_agree_through_the_permutation(
     rest=st.integers(0, 3),
     bias=st.booleans(),
 )
-def test_F1_01_a_converted_checkpoint_gives_the_same_scores(
+def test_bug_01_a_converted_checkpoint_gives_the_same_scores(
     heads: int, pairs: int, rest: int, bias: bool
 ) -> None:
     width, at, x = 2 * pairs + rest, arange(5), normal(1, 5, 6)
@@ -162,7 +162,7 @@ def test_F1_01_a_converted_checkpoint_gives_the_same_scores(
         assert max_error(scores("half", weights, biases), meta) > 1e-3
 
 
-def test_F1_03_rope_formula() -> None:
+def test_bug_03_rope_formula() -> None:
     assert (
         max_error(
             inverse_frequencies(8),
@@ -173,7 +173,7 @@ def test_F1_03_rope_formula() -> None:
 
 
 @given(pairs=st.integers(1, 128), base=st.floats(1.5, 1e7))
-def test_F1_03_first_frequency_is_one_and_the_ratio_constant(
+def test_bug_03_first_frequency_is_one_and_the_ratio_constant(
     pairs: int, base: float
 ) -> None:
     frequencies = inverse_frequencies(2 * pairs, base)
@@ -185,7 +185,7 @@ def test_F1_03_first_frequency_is_one_and_the_ratio_constant(
     )
 
 
-def test_F1_05_rope_base() -> None:
+def test_bug_05_rope_base() -> None:
     frequencies = inverse_frequencies(128, 500_000)
     assert printed(frequencies[63:], [2.455141e-06], digits=12)
     assert printed(frequencies[63:] * 4096, [0.0100563], digits=7)
@@ -194,7 +194,7 @@ def test_F1_05_rope_base() -> None:
 
 @pytest.mark.parametrize("base", [100, 10_000, 500_000, 5e6])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_F1_05_the_base_arrives_and_none_is_assumed(base: float, layout: str) -> None:
+def test_bug_05_the_base_arrives_and_none_is_assumed(base: float, layout: str) -> None:
     with pytest.raises(TypeError, match="frequencies"):
         RoPE()  # type: ignore[call-arg]
     rope = RoPE(inverse_frequencies(16, base), layout=layout)
@@ -207,7 +207,7 @@ def test_F1_05_the_base_arrives_and_none_is_assumed(base: float, layout: str) ->
     )
 
 
-def test_F1_09_partial_rotary() -> None:
+def test_bug_09_partial_rotary() -> None:
     x = torch.arange(1.0, 9.0, dtype=torch.float64)[None]
     out = RoPE(inverse_frequencies(4), layout="half")(torch.tensor([1]), torch.float64)(
         x
@@ -222,7 +222,7 @@ def test_F1_09_partial_rotary() -> None:
     dtype=st.sampled_from(FLOATS),
     start=st.integers(0, 10**5),
 )
-def test_F1_09_the_tail_passes_bit_by_bit(
+def test_bug_09_the_tail_passes_bit_by_bit(
     pairs: int, rest: int, layout: str, dtype: torch.dtype, start: int
 ) -> None:
     x = normal(1, 2, 5, 2 * pairs + rest, dtype=dtype)
@@ -233,7 +233,7 @@ def test_F1_09_the_tail_passes_bit_by_bit(
     assert torch.equal(rotation(x)[..., : 2 * pairs], rotation(x[..., : 2 * pairs]))
 
 
-def test_F1_11_cache_offset() -> None:
+def test_bug_11_cache_offset() -> None:
     mask = torch.ones(1, 9, dtype=torch.bool)
     assert arange(3, offset=9).tolist() == [9, 10, 11]
     assert after_mask(mask, 3).tolist() == [[9, 10, 11]]
@@ -244,7 +244,7 @@ def test_F1_11_cache_offset() -> None:
 
 @every_scheme
 @given(cached=st.integers(1, 9), new=st.integers(1, 4), start=st.integers(0, 4000))
-def test_F1_11_decoding_equals_the_uncached_run(
+def test_bug_11_decoding_equals_the_uncached_run(
     scheme: PositionScheme, cached: int, new: int, start: int
 ) -> None:
     length = cached + new
@@ -256,7 +256,7 @@ def test_F1_11_decoding_equals_the_uncached_run(
     assert max_error(step, whole[:, :, cached:]) <= tolerance(whole)
 
 
-def test_F1_13_padding() -> None:
+def test_bug_13_padding() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     assert from_mask(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]]
     assert after_mask(mask).tolist() == [[3], [5]]
@@ -267,7 +267,7 @@ def test_F1_13_padding() -> None:
 
 @every_scheme
 @given(left=st.integers(0, 4), right=st.integers(0, 4), length=st.integers(1, 6))
-def test_F1_13_a_padded_row_equals_the_row_alone(
+def test_bug_13_a_padded_row_equals_the_row_alone(
     scheme: PositionScheme, left: int, right: int, length: int
 ) -> None:
     x, at = normal(1, length, WIDTH), arange(length)
@@ -290,7 +290,7 @@ def test_F1_13_a_padded_row_equals_the_row_alone(
     assert max_error(out[:1, :, left : left + length], alone) <= tolerance(alone)
 
 
-def test_F1_15_alibi_under_padding() -> None:
+def test_bug_15_alibi_under_padding() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1]])
     at, slope = from_mask(mask), torch.tensor([0.5])
     assert at.tolist() == [[0, 0, 0, 1, 2]]
@@ -302,7 +302,7 @@ def test_F1_15_alibi_under_padding() -> None:
 
 
 @given(left=st.integers(0, 5), length=st.integers(1, 6), heads=st.integers(1, 6))
-def test_F1_15_softmax_of_the_padded_row_is_that_of_the_row(
+def test_bug_15_softmax_of_the_padded_row_is_that_of_the_row(
     left: int, length: int, heads: int
 ) -> None:
     mask = (torch.arange(left + length) >= left)[None]
@@ -339,7 +339,7 @@ def test_F1_15_softmax_of_the_padded_row_is_that_of_the_row(
     )
 
 
-def test_F1_16_packing() -> None:
+def test_bug_16_packing() -> None:
     boundaries = [0, 3, 5, 9]
     lengths = [end - start for start, end in pairwise(boundaries)]
     assert packed(lengths).tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
@@ -348,7 +348,7 @@ def test_F1_16_packing() -> None:
 
 @every_scheme
 @given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_F1_16_packed_documents_equal_the_documents_alone(
+def test_bug_16_packed_documents_equal_the_documents_alone(
     scheme: PositionScheme, lengths: list[int]
 ) -> None:
     x, at, numbers = (
@@ -371,7 +371,7 @@ def test_F1_16_packed_documents_equal_the_documents_alone(
     assert max_error(together, torch.cat(alone, 2)) <= tolerance(together)
 
 
-def test_F1_18_low_precision_positions() -> None:
+def test_bug_18_low_precision_positions() -> None:
     at = torch.tensor([15962])
     cos, _ = cos_sin(at, inverse_frequencies(8), dtype=torch.float64)
     assert printed(cos[:, 0], [-0.908016])
@@ -382,7 +382,7 @@ def test_F1_18_low_precision_positions() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("table", ["rope", "sinusoidal", "tensor2tensor"])
-def test_F1_18_tables_are_rounded_once(dtype: torch.dtype, table: str) -> None:
+def test_bug_18_tables_are_rounded_once(dtype: torch.dtype, table: str) -> None:
     make = {
         "rope": lambda at, dtype: torch.cat(
             cos_sin(at, inverse_frequencies(64), dtype=dtype), -1
@@ -404,7 +404,7 @@ def test_F1_18_tables_are_rounded_once(dtype: torch.dtype, table: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
-def test_F1_18_sixteen_bit_positions_are_refused(dtype: torch.dtype) -> None:
+def test_bug_18_sixteen_bit_positions_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match=r"positions must be .*float16"):
         RoPE(inverse_frequencies(8))(torch.arange(4).to(dtype))
 
@@ -414,7 +414,7 @@ def test_F1_18_sixteen_bit_positions_are_refused(dtype: torch.dtype) -> None:
     layout=st.sampled_from(LAYOUTS),
     start=st.integers(0, 10**6),
 )
-def test_F1_18_the_rotation_does_not_depend_on_the_input_dtype(
+def test_bug_18_the_rotation_does_not_depend_on_the_input_dtype(
     dtype: torch.dtype, layout: str, start: int
 ) -> None:
     x, rope, at = (
@@ -441,7 +441,7 @@ CASTS = {
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
-def test_F1_20_buffer_cast(cast: Callable[[Holder], Holder]) -> None:
+def test_bug_20_buffer_cast(cast: Callable[[Holder], Holder]) -> None:
     at, fresh = torch.tensor([4096]), Holder()
     model = cast(Holder())
     assert printed(model.rope.frequencies[1:2] * 4096, [3546.98987], digits=5)
@@ -465,7 +465,7 @@ def test_F1_20_buffer_cast(cast: Callable[[Holder], Holder]) -> None:
         "alibi_slopes",
     ],
 )
-def test_F1_22_constants_are_made_on_the_cpu_whatever_the_default(
+def test_bug_22_constants_are_made_on_the_cpu(
     make: Callable[[], Tensor],
 ) -> None:
     expected = make()
@@ -475,7 +475,7 @@ def test_F1_22_constants_are_made_on_the_cpu_whatever_the_default(
     assert torch.equal(made, expected)
 
 
-def test_F1_22_buffer_lifecycle() -> None:
+def test_bug_22_buffer_lifecycle() -> None:
     with torch.device("meta"):
         model = Holder()
     model = model.to_empty(device="cpu")
@@ -486,7 +486,7 @@ def test_F1_22_buffer_lifecycle() -> None:
     assert torch.equal(model.slopes, alibi_slopes(12))
 
 
-def test_F1_24_state_dict_holds_learned_tensors_only() -> None:
+def test_bug_24_state_dict_holds_learned_tensors_only() -> None:
     model, other = Holder(), Holder()
     for length in (4, 16):  # two lengths of use leave nothing behind
         model.rope(arange(length))
@@ -512,7 +512,7 @@ BUCKETS = {
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_F1_37_t5_bucket(bidirectional: bool) -> None:
+def test_bug_37_t5_bucket(bidirectional: bool) -> None:
     r = torch.tensor([*BUCKETS[bidirectional]])
     assert t5_bucket(r, bidirectional=bidirectional).tolist() == [
         *BUCKETS[bidirectional].values()
@@ -520,7 +520,7 @@ def test_F1_37_t5_bucket(bidirectional: bool) -> None:
 
 
 @given(half=st.integers(1, 12), beyond=st.integers(1, 120), bidirectional=st.booleans())
-def test_F1_37_buckets_follow_the_equation_and_stay_in_range(
+def test_bug_37_buckets_follow_the_equation_and_stay_in_range(
     half: int, beyond: int, bidirectional: bool
 ) -> None:
     num_buckets = 2 * half * (2 if bidirectional else 1)
@@ -535,7 +535,7 @@ def test_F1_37_buckets_follow_the_equation_and_stay_in_range(
     assert 0 <= min(expected) <= max(expected) < num_buckets
 
 
-def test_F1_39_bias_under_cache() -> None:
+def test_bug_39_bias_under_cache() -> None:
     r = torch.arange(5) - 4
     assert t5_bucket(r, bidirectional=False).tolist() == [4, 3, 2, 1, 0]
     bias = T5Bias(2, bidirectional=False, std=1.0)
@@ -546,7 +546,7 @@ def test_F1_39_bias_under_cache() -> None:
 
 @pytest.mark.parametrize("name", ["ALiBi", "T5, causal", "T5, bidirectional"])
 @given(cached=st.integers(0, 40), new=st.integers(1, 5), start=st.integers(0, 10**6))
-def test_F1_39_a_cached_bias_is_the_last_rows_of_the_whole(
+def test_bug_39_a_cached_bias_is_the_last_rows_of_the_whole(
     name: str, cached: int, new: int, start: int
 ) -> None:
     at, bias = arange(cached + new, offset=start), SCHEMES[name].bias
@@ -555,7 +555,7 @@ def test_F1_39_a_cached_bias_is_the_last_rows_of_the_whole(
 
 
 @given(d=st.integers(1, 128), b=st.floats(-3, 3))
-def test_F1_41_bias_scaling(d: int, b: float) -> None:
+def test_bug_41_bias_scaling(d: int, b: float) -> None:
     # A query of ones, a key of ones and one of zeros: the log ratio of the weights is
     # the first logit minus the second.
     q = torch.ones(1, 1, 1, d, dtype=torch.float64)
@@ -583,7 +583,7 @@ def test_F1_41_bias_scaling(d: int, b: float) -> None:
     )
 
 
-def test_F1_43_alibi_slopes() -> None:
+def test_bug_43_alibi_slopes() -> None:
     expected = [2.0**-h for h in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
     assert (
         max_error(alibi_slopes(12), torch.tensor(expected, dtype=torch.float64)) <= EPS
@@ -593,7 +593,7 @@ def test_F1_43_alibi_slopes() -> None:
 
 
 @pytest.mark.parametrize("heads", range(1, 131))
-def test_F1_43_slopes_of_any_number_of_heads(heads: int) -> None:
+def test_bug_43_slopes_of_any_number_of_heads(heads: int) -> None:
     power = 2 ** int(math.log2(heads))
     expected = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     expected += [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power, 2)][
@@ -605,7 +605,7 @@ def test_F1_43_slopes_of_any_number_of_heads(heads: int) -> None:
     assert len(set(slopes.tolist())) == heads
 
 
-def test_F1_45_alibi_sign() -> None:
+def test_bug_45_alibi_sign() -> None:
     assert alibi(torch.tensor([3]), arange(4), torch.tensor([0.5])).tolist() == [
         [[[-1.5, -1, -0.5, 0]]]
     ]
@@ -617,7 +617,7 @@ def test_F1_45_alibi_sign() -> None:
     length=st.integers(1, 12),
     start=st.integers(0, 10**5),
 )
-def test_F1_45_no_key_is_rewarded(heads: int, m: int, length: int, start: int) -> None:
+def test_bug_45_no_key_is_rewarded(heads: int, m: int, length: int, start: int) -> None:
     keys = arange(length, offset=start)
     bias = alibi(torch.tensor([m]), keys, alibi_slopes(heads), dtype=torch.float64)[
         0, :, 0
@@ -629,7 +629,7 @@ def test_F1_45_no_key_is_rewarded(heads: int, m: int, length: int, start: int) -
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
-def test_F1_47_alibi_precision(cast: Callable[[Holder], Holder]) -> None:
+def test_bug_47_alibi_precision(cast: Callable[[Holder], Holder]) -> None:
     model = cast(Holder())
     assert printed(model.slopes[8:9], [0.70710678], digits=8)
     bias = alibi(torch.tensor([1000]), torch.tensor([0]), model.slopes)
@@ -639,7 +639,7 @@ def test_F1_47_alibi_precision(cast: Callable[[Holder], Holder]) -> None:
 @given(
     heads=st.integers(1, 24), dtype=st.sampled_from(FLOATS), m=st.integers(0, 60_000)
 )
-def test_F1_47_the_product_is_rounded_last(
+def test_bug_47_the_product_is_rounded_last(
     heads: int, dtype: torch.dtype, m: int
 ) -> None:
     bias = alibi(
@@ -652,7 +652,7 @@ def test_F1_47_the_product_is_rounded_last(
     )  # the slope and the product
 
 
-def test_F1_49_masked_rows() -> None:
+def test_bug_49_masked_rows() -> None:
     q, k, v = (normal(1, 1, t, 4, seed=t).requires_grad_() for t in (2, 3, 3))
     mask = torch.tensor([[True, True, True], [False, False, False]])
     out = attention(q, k, v, q_positions=arange(2), k_positions=arange(3), mask=mask)
@@ -667,7 +667,7 @@ def test_F1_49_masked_rows() -> None:
 
 @every_scheme
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_F1_49_rows_without_a_key_are_zero_and_have_a_gradient(
+def test_bug_49_rows_without_a_key_are_zero_and_have_a_gradient(
     scheme: PositionScheme, dtype: torch.dtype
 ) -> None:
     q, k, v = (
@@ -695,7 +695,7 @@ def test_F1_49_rows_without_a_key_are_zero_and_have_a_gradient(
 
 
 @pytest.mark.parametrize(("queries", "expected"), [(1, [2.0]), (2, [1.5, 2.0])])
-def test_F1_51_causal_alignment(queries: int, expected: list[float]) -> None:
+def test_bug_51_causal_alignment(queries: int, expected: list[float]) -> None:
     at, v = arange(5), torch.arange(5.0)[None, None, :, None]
     mask = causal(at[-queries:], at)
     zeros = torch.zeros(1, 1, 5, 2)
@@ -711,7 +711,7 @@ def test_F1_51_causal_alignment(queries: int, expected: list[float]) -> None:
 
 
 @given(q_len=st.integers(1, 6), cached=st.integers(0, 9), start=st.integers(0, 10**6))
-def test_F1_51_the_last_query_sees_every_key(
+def test_bug_51_the_last_query_sees_every_key(
     q_len: int, cached: int, start: int
 ) -> None:
     at = arange(cached + q_len, offset=start)
@@ -720,7 +720,7 @@ def test_F1_51_the_last_query_sees_every_key(
     assert bool(mask[-1].all())
 
 
-def test_F1_53_sinusoid_odd_dim() -> None:
+def test_bug_53_sinusoid_odd_dim() -> None:
     out = sinusoidal(torch.tensor([1]), 5, dtype=torch.float64)[0]
     assert printed(out, [0.841471, 0.540302, 0.025116, 0.999685, 0.000631])
 
@@ -733,7 +733,7 @@ times = st.one_of(st.integers(-(10**4), 10**9), st.floats(-1e4, 1e6))
 
 
 @given(d=st.integers(1, 33), m=times, base=st.floats(2, 1e6))
-def test_F1_53_every_dimension_has_a_sinusoid(d: int, m: float, base: float) -> None:
+def test_bug_53_every_dimension_has_a_sinusoid(d: int, m: float, base: float) -> None:
     angles = [m * base ** (-2 * i / d) for i in range((d + 1) // 2)]
     cells = [f(angle) for angle in angles for f in (math.sin, math.cos)][:d]
     sines, cosines = cells[::2], cells[1::2]
@@ -750,7 +750,7 @@ def test_F1_53_every_dimension_has_a_sinusoid(d: int, m: float, base: float) -> 
 
 
 @given(d=st.integers(4, 33), m=times)
-def test_F1_53_tensor2tensor_has_a_zero_column(d: int, m: float) -> None:
+def test_bug_53_tensor2tensor_has_a_zero_column(d: int, m: float) -> None:
     half = d // 2
     angles = [m * 10_000.0 ** (-j / (half - 1)) for j in range(half)]
     cells = [*map(math.sin, angles), *map(math.cos, angles), *[0.0] * (d % 2)]
@@ -760,7 +760,7 @@ def test_F1_53_tensor2tensor_has_a_zero_column(d: int, m: float) -> None:
     )
 
 
-def test_F1_55_sinusoid_formula() -> None:
+def test_bug_55_sinusoid_formula() -> None:
     # Half of the channels of a two-dimensional sinusoid encode one axis.
     assert (
         max_error(
@@ -773,7 +773,7 @@ def test_F1_55_sinusoid_formula() -> None:
 
 
 @given(pairs=st.integers(2, 64), base=st.floats(2, 1e7))
-def test_F1_55_the_spectrum_spreads_over_the_whole_range(
+def test_bug_55_the_spectrum_spreads_over_the_whole_range(
     pairs: int, base: float
 ) -> None:
     lengths = wavelengths(inverse_frequencies(2 * pairs, base))
@@ -785,7 +785,7 @@ def test_F1_55_the_spectrum_spreads_over_the_whole_range(
     )
 
 
-def test_F1_57_learned_index() -> None:
+def test_bug_57_learned_index() -> None:
     table = LearnedEmbedding(1024, 4)
     assert table(arange(1024)).shape == (1024, 4)
     for positions in (arange(1025), arange(5, offset=1020)):
@@ -802,7 +802,7 @@ def test_F1_57_learned_index() -> None:
     length=st.integers(1, 60),
     batched=st.booleans(),
 )
-def test_F1_57_a_position_past_the_table_is_named(
+def test_bug_57_a_position_past_the_table_is_named(
     rows: int, start: int, length: int, batched: bool
 ) -> None:
     table, at = LearnedEmbedding(rows, 3), arange(length, offset=start)
@@ -818,7 +818,7 @@ def test_F1_57_a_position_past_the_table_is_named(
         table(at - start - 1)
 
 
-def test_F1_59_learned_offset() -> None:
+def test_bug_59_learned_offset() -> None:
     ids = torch.tensor([[5, 6, 7, 1, 1], [1, 1, 5, 6, 7]])
     assert from_mask(ids != 1, first=2, padding=1).tolist() == [
         [2, 3, 4, 1, 1],
@@ -838,7 +838,7 @@ def test_F1_59_learned_offset() -> None:
     padding=st.integers(0, 5),
     steps=st.integers(1, 3),
 )
-def test_F1_59_any_mask_offset_and_padding_row(
+def test_bug_59_any_mask_offset_and_padding_row(
     mask: list[list[bool]], first: int, padding: int, steps: int
 ) -> None:
     expected = [
@@ -858,7 +858,7 @@ def test_F1_59_any_mask_offset_and_padding_row(
         )
 
 
-def test_F1_77_eviction() -> None:
+def test_bug_77_eviction() -> None:
     old, new = torch.tensor([0, 1, 5, 6, 7]), arange(5)
     rope, k = RoPE(inverse_frequencies(8)), normal(5, 8)
     moved = rope(new - old, torch.float64)(rope(old, torch.float64)(k))
@@ -874,7 +874,7 @@ def test_F1_77_eviction() -> None:
     shift=st.integers(-(10**5), 10**5),
     layout=st.sampled_from(LAYOUTS),
 )
-def test_F1_77_a_rotated_key_can_be_moved(
+def test_bug_77_a_rotated_key_can_be_moved(
     old: list[int], shift: int, layout: str
 ) -> None:
     at, rope = torch.tensor(old), RoPE(inverse_frequencies(8), layout=layout)
@@ -887,7 +887,7 @@ def test_F1_77_a_rotated_key_can_be_moved(
 
 
 @every_scheme
-def test_F1_79_device(scheme: PositionScheme) -> None:
+def test_bug_79_device(scheme: PositionScheme) -> None:
     x, at = normal(2, 5, WIDTH, dtype=torch.float32), arange(5)
     model = [
         part for part in (scheme.embedding, scheme.bias) if isinstance(part, nn.Module)
@@ -907,7 +907,7 @@ def test_F1_79_device(scheme: PositionScheme) -> None:
 
 
 @every_scheme
-def test_F1_79_nothing_is_made_on_the_default_device(scheme: PositionScheme) -> None:
+def test_bug_79_nothing_is_made_on_the_default_device(scheme: PositionScheme) -> None:
     x, at = normal(2, 5, WIDTH, dtype=torch.float32), arange(5)
     q = x[:, None].expand(2, HEADS, 5, WIDTH)
     with torch.device("meta"):
@@ -921,7 +921,7 @@ def test_F1_79_nothing_is_made_on_the_default_device(scheme: PositionScheme) -> 
 @pytest.mark.parametrize(
     "name", ["window", "sinusoidal", "learned", "RoPE, partial", "ALiBi", "T5, causal"]
 )
-def test_F1_81_compile(name: str) -> None:
+def test_bug_81_compile(name: str) -> None:
     scheme = SCHEMES[
         name
     ]  # one for each place; the callables are compiled one by one in test_callables.py
@@ -940,7 +940,7 @@ def test_F1_81_compile(name: str) -> None:
 @every_scheme
 @pytest.mark.parametrize("device", ["cuda", "mps"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_F1_83_mps_dtype(
+def test_bug_83_mps_dtype(
     scheme: PositionScheme, device: str, dtype: torch.dtype
 ) -> None:
     at = from_mask(torch.tensor([[True] * 5, [False, False, True, True, True]]))
@@ -976,7 +976,7 @@ def test_F1_83_mps_dtype(
             assert moved.embedding(positions).device.type == device
 
 
-def test_F1_83_the_stand_in_refuses_float64_and_mixed_devices() -> None:
+def test_bug_83_the_stand_in_refuses_float64_and_mixed_devices() -> None:
     with fake_device("mps") as move:
         x = move(torch.zeros(3))
         with pytest.raises(TypeError, match="float64"):
@@ -995,6 +995,6 @@ def test_every_report_has_a_test() -> None:
     tested = {
         f"F1-{number}"
         for source in sources
-        for number in re.findall(r"^def test_F1_(\d\d)_", source, re.MULTILINE)
+        for number in re.findall(r"^def test_bug_(\d\d)_", source, re.MULTILINE)
     }
     assert tested == reports

@@ -150,7 +150,7 @@ def test_a_figure_of_other_data_is_described_differently(
 
 
 @pytest.mark.parametrize("kind", DRAW)
-def test_the_description_survives_the_rounding_of_another_machine(kind: str) -> None:
+def test_descriptions_survive_rounding_elsewhere(kind: str) -> None:
     plot, data = DRAW[kind]
     assert all(
         comparison.text_close(original(kind), described(plot, noise(data, seed)))
@@ -288,7 +288,7 @@ def test_digits_and_data_set_how_much_must_agree() -> None:
     ]
 
 
-def test_show_stores_picture_alt_and_description_and_closes_the_figure(
+def test_show_stores_picture_alt_and_description(
     shown: list,
 ) -> None:
     fig, ax = plt.subplots()
@@ -422,7 +422,7 @@ def test_source_is_the_installed_code_with_short_docstrings(
     assert kept == first.split("\n\n")[0]
 
 
-def test_source_shows_several_objects_and_what_a_property_or_decorator_hides(
+def test_source_shows_what_a_property_or_decorator_hides(
     shown: list,
 ) -> None:
     figures.source(positions.arange, rotary.RoPE.transform)

@@ -19,7 +19,7 @@ from posenc_lib.frequencies import (
 from posenc_lib.properties import max_error
 
 
-def test_pixel_frequencies_are_the_equations_and_end_where_a_grid_can_follow() -> None:
+def test_pixel_frequencies_are_the_equations() -> None:
     for spacing, wanted in (
         ("linear", [1 + k * 15 / 4 for k in range(5)]),
         ("geometric", [16 ** (k / 4) for k in range(5)]),

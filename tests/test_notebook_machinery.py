@@ -284,7 +284,7 @@ def test_nbval_passes_fails_and_skips_what_it_should(tmp_path: Path) -> None:
     ] == []
 
 
-def test_a_slider_with_a_live_control_validates_with_and_without_ipywidgets(
+def test_a_live_slider_validates_without_ipywidgets(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "slider.ipynb", cell(FRAMES, count=None))

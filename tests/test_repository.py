@@ -166,7 +166,7 @@ def test_every_chapter_is_in_the_table_of_contents():
         assert f"notebooks/{path.stem}" in toc
 
 
-def test_notebook_prose_uses_standard_tex_and_no_relative_pictures():
+def test_notebook_prose_uses_standard_tex_and_no_pictures():
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(text_of(path))["cells"]:
             source = "".join(cell["source"])

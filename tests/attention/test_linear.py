@@ -160,7 +160,7 @@ def weights_of(form: Callable[..., Tensor], length: int) -> Tensor:
     return form(torch.eye(length, dtype=torch.float64)[None, None])[0, 0]
 
 
-def test_F1_85_linear_attention() -> None:
+def test_bug_85_linear_attention() -> None:
     feature = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(1, 1, 5, 2)
     turn = RoPE(inverse_frequencies(2)).transform
 
@@ -193,7 +193,7 @@ def test_F1_85_linear_attention() -> None:
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 )
 @pytest.mark.parametrize("dim", [2, 4, 16])
-def test_F1_85_linear_attention_stays_finite(
+def test_bug_85_linear_attention_stays_finite(
     layout: str, dtype: torch.dtype, dim: int
 ) -> None:
     """Whatever the rotation, no output exceeds the largest value: |cos| ≤ 1 over an unrotated, positive sum."""
@@ -248,7 +248,7 @@ def test_elu_features_keep_their_digits_far_below_zero(dtype: torch.dtype) -> No
     assert torch.allclose(out, v), "a mean of equal values, however small the weights"
 
 
-def test_elu_features_are_positive_and_their_gradient_is_continuous() -> None:
+def test_elu_features_are_positive_and_smooth() -> None:
     x = torch.tensor([-30.0, -1.0, 0.0, 1.0, 5.0], dtype=torch.float64)
     want = torch.where(x > 0, x + 1, x.exp())
     assert max_error(elu_features(x), want) < 4 * EPS
@@ -278,7 +278,7 @@ def test_projection_is_orthogonal_in_blocks(features: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "all_zero"), [(6, False), (30, True)])
-def test_positive_features_of_long_vectors_get_small_and_not_large(
+def test_positive_features_of_long_vectors_get_small(
     length: float, all_zero: bool
 ) -> None:
     x = length * torch.nn.functional.normalize(

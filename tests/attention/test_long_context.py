@@ -113,7 +113,7 @@ def test_distances_stay_in_range_grow_and_are_continuous(
                 assert float(row[window]) == window, "continuous at w"
 
 
-def test_self_extend_rounds_down_when_its_group_does_not_divide_the_window() -> None:
+def test_self_extend_rounds_down() -> None:
     m = arange(30)
     seen = branched_relative(m, m, branches=partial(self_extend, window=7, group=3))
     for i, j in itertools.product(range(30), range(30)):
@@ -191,7 +191,7 @@ def test_rerope_is_the_limit_of_leaky_rerope() -> None:
 
 
 @pytest.mark.parametrize("name", ["ReRoPE", "leaky ReRoPE"])
-def test_rerope_is_relative_and_the_others_depend_on_where_counting_begins(
+def test_rerope_is_relative_and_the_others_are_not(
     name: str,
 ) -> None:
     q, k, _ = qkv(20)
@@ -227,7 +227,7 @@ def test_branches_of_batched_positions(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
-def test_narrow_integers_hold_positions_and_not_what_is_added_to_them(
+def test_narrow_integers_hold_positions_alone(
     dtype: torch.dtype,
 ) -> None:
     q, k, m = normal(1, 2, 100, 8, seed=0), normal(1, 2, 100, 8, seed=1), arange(100)
@@ -256,7 +256,7 @@ def test_narrow_integers_hold_positions_and_not_what_is_added_to_them(
 # ---- eviction
 
 
-def test_F1_77_eviction() -> None:
+def test_bug_77_eviction() -> None:
     old = torch.tensor([0, 1, 5, 6, 7])
     slots, new = evict(old, sinks=2, window=3)
     assert slots.tolist() == [0, 1, 2, 3, 4]
@@ -271,7 +271,7 @@ def test_F1_77_eviction() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
-def test_F1_77_eviction_rotates_as_if_from_the_start(
+def test_bug_77_eviction_rotates_as_if_from_the_start(
     layout: str, dtype: torch.dtype, factor: float
 ) -> None:
     own = RoPE(inverse_frequencies(WIDTH), layout=layout, attention_factor=factor)
@@ -290,7 +290,7 @@ def test_F1_77_eviction_rotates_as_if_from_the_start(
         assert max_error(moved, fresh) <= tolerance * factor * float(k.abs().max())
 
 
-def test_F1_77_eviction_while_streaming() -> None:
+def test_bug_77_eviction_while_streaming() -> None:
     """Tokens one by one, keys cached rotated and moved at each eviction: the same as rotating the kept keys afresh."""
     q, k, v = qkv(30)
     sinks, recent = 2, 5
@@ -344,7 +344,7 @@ def test_temperatures_are_their_equations() -> None:
     assert float(got[5]) == 1, "nothing changes within the trained length"
 
 
-def test_temperature_multiplies_scaled_scores_and_commutes_with_rope() -> None:
+def test_temperature_multiplies_scores_and_commutes() -> None:
     q, k, _ = qkv(12)
     m, temperature = arange(12), partial(llama4_temperature, floor_scale=4)
     scheme = PositionScheme(

@@ -204,7 +204,7 @@ def test_toeplitz_gradients() -> None:
 @pytest.mark.usefixtures("toeplitz_form")
 @pytest.mark.parametrize("causal_", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_toeplitz_rows_are_zero_where_bias_and_mask_hide_every_key(
+def test_toeplitz_rows_without_a_key_are_zero(
     dtype: torch.dtype, causal_: bool
 ) -> None:
     length = 40

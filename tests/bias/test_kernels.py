@@ -55,7 +55,7 @@ def test_kerple_is_the_equation(
         assert float(powers[0, h, i, j]) == pytest.approx(expected, abs=1e-13)
 
 
-def test_kerple_power_of_one_is_alibi_and_so_is_the_logarithm_near_zero() -> None:
+def test_kerple_reduces_to_alibi() -> None:
     slopes, m, n = alibi_slopes(8), arange(9, offset=5), arange(14)
     wanted = alibi(m, n, slopes, dtype=torch.float64)
     power = KerplePower(8).double()
@@ -77,7 +77,7 @@ def test_kerple_power_of_one_is_alibi_and_so_is_the_logarithm_near_zero() -> Non
     assert bool((error[..., 0, 0] > 0).all())
 
 
-def test_kerple_clamps_without_losing_the_gradient_or_the_parameter() -> None:
+def test_kerple_clamps_without_losing_the_gradient() -> None:
     for bias, above in ((KerpleLog(2), None), (KerplePower(2), 3.0)):
         bias.r1.data.fill_(-1.0)
         bias.r2.data.fill_(-1.0 if above is None else above)
@@ -208,9 +208,7 @@ def test_fire_reads_a_batch_row_by_row() -> None:
         assert same(together[row], bias(rows[row], rows[row])[0])
 
 
-def test_fire_learns_c_and_the_threshold_and_ends_the_latter_at_its_absolute_value() -> (
-    None
-):
+def test_fire_learns_c_and_the_threshold() -> None:
     bias = FIRE(2, hidden=4, threshold=8.0, generator=seeded())
     assert float(bias.c.detach()) == pytest.approx(0.1)
     assert {n for n, _ in bias.named_parameters()} == {
@@ -261,7 +259,7 @@ def test_sandwich_is_the_product_of_two_sinusoidal_embeddings() -> None:
     )
 
 
-def test_sandwich_is_highest_at_distance_zero_and_keeps_small_differences() -> None:
+def test_sandwich_is_highest_at_distance_zero() -> None:
     row = sandwich(arange(1, offset=64), arange(65), 4)[0, :, 0]
     assert bool((row <= 1e-12).all())
     assert float(row[0, -1]) == pytest.approx(0, abs=1e-12)

@@ -43,7 +43,7 @@ def test_shapes_for_a_cache_and_for_batches(name: str) -> None:
     assert alone.shape == (1, HEADS, 3, 7)
     assert same(
         alone, bias(n, n)[:, :, 4:]
-    )  # F1-39: queries stand where their positions say
+    )  # Bug 39: queries stand where their positions say
     rows = torch.stack((m, m + 2))
     batched = bias(rows, n)
     assert batched.shape == bias(m, n.expand(2, -1)).shape == (2, HEADS, 3, 7)
@@ -63,7 +63,7 @@ def test_relative_on_the_grid(name: str) -> None:
 
 
 @pytest.mark.parametrize("made_on", ["meta"])
-def test_F1_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
+def test_bug_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
     at = arange(5)
     wanted = {name: bias_of(name)(at, at) for name in BIASES}
     with torch.device(made_on):
@@ -104,7 +104,7 @@ def test_gradients_of_parameters(name: str) -> None:
 
 
 def test_biases_read_positions_from_a_mask() -> None:
-    """F1-15: the bias among real tokens of a padded row is the one of the row alone."""
+    """Bug 15: the bias among real tokens of a padded row is the one of the row alone."""
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     at = from_mask(mask)
     for name in BIASES:

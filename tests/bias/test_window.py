@@ -50,7 +50,7 @@ PRODUCT: dict[str, float] = {"alpha": 1.9, "beta": 3.8, "gamma": 15.2}
         (2, 1, 2, 2),
     ],
 )
-def test_F1_63_window_bias_index(window: tuple[int, ...]) -> None:
+def test_bug_63_window_bias_index(window: tuple[int, ...]) -> None:
     """One row for each offset: as many as there are offsets, and equal exactly where offsets are equal."""
     at = grid(window)
     index = window_index(at, at, window)
@@ -69,7 +69,7 @@ def test_F1_63_window_bias_index(window: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
 @pytest.mark.parametrize("shift", [0, 5])
-def test_F1_63_in_other_dtypes_and_places(dtype: torch.dtype, shift: int) -> None:
+def test_bug_63_in_other_dtypes_and_places(dtype: torch.dtype, shift: int) -> None:
     """Narrow and unsigned integers don't wrap around, and a window may stand anywhere."""
     at = grid((2, 3, 4))
     moved = (at + shift).to(dtype)
@@ -78,7 +78,7 @@ def test_F1_63_in_other_dtypes_and_places(dtype: torch.dtype, shift: int) -> Non
     )
 
 
-def test_window_index_against_the_wrong_multipliers_of_F1_63() -> None:
+def test_window_index_against_the_wrong_multipliers_of_bug_63() -> None:
     at = grid((2, 2, 2))
     offset = at[:, None] - at[None] + 1
     wrong = offset[..., 0] * (3 * 2 - 1) + offset[..., 1] * (2 * 2 - 1) + offset[..., 2]
@@ -86,7 +86,7 @@ def test_window_index_against_the_wrong_multipliers_of_F1_63() -> None:
     assert len(window_index(at, at, (2, 2, 2)).unique()) == 27
 
 
-def test_window_bias_is_the_equation_and_a_cross_attention_is_a_part_of_it() -> None:
+def test_window_bias_is_the_equation() -> None:
     bias, at = WindowBias(3, (3, 4), std=1.0, generator=seeded()), grid((3, 4))
     out = bias(at, at)
     for (i, m), (j, n) in itertools.product(enumerate(places((3, 4))), repeat=2):
@@ -99,9 +99,7 @@ def test_window_bias_is_the_equation_and_a_cross_attention_is_a_part_of_it() -> 
     )
 
 
-def test_window_of_one_axis_is_a_table_of_distances_and_an_axis_of_size_one_is_none() -> (
-    None
-):
+def test_window_of_one_axis_is_a_table_of_distances() -> None:
     line = WindowBias(2, (6,), std=1.0, generator=seeded())
     assert toeplitz_error(line(arange(6)[:, None], arange(6)[:, None])) == 0.0
     at = grid((3, 2))

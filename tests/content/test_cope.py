@@ -47,9 +47,7 @@ def test_cope_is_the_equation(keys: int, queries: int, rows: int) -> None:
                 assert max_error(scores[0, h, i, j], expected) <= rounding(expected)
 
 
-def test_cope_with_open_gates_counts_distances_and_future_keys_are_never_counted() -> (
-    None
-):
+def test_cope_with_open_gates_counts_distances() -> None:
     at = arange(7)
     counts = contextual_positions(
         torch.full((1, 1, 7, 7), 100.0, dtype=torch.float64), at, at

@@ -21,7 +21,7 @@ from posenc_lib.properties import max_error
 from posenc_lib.scheme import PositionScheme
 
 
-def test_dape_is_the_equation_and_without_its_network_is_the_bias_alone() -> None:
+def test_dape_is_the_equation_and_reduces_to_the_bias() -> None:
     prior = partial(alibi, slopes=alibi_slopes(2), dtype=torch.float64)
     dape, q, k, at = (
         DAPE(2, prior, hidden=5, generator=seeded(0)).double(),

@@ -50,7 +50,7 @@ def deberta_by_the_equation(
 @pytest.mark.parametrize(
     ("queries", "keys", "offset"), [(5, 5, 0), (1, 8, 7), (3, 6, 2), (6, 3, 0)]
 )
-def test_deberta_is_the_equation_for_any_number_of_queries_and_keys(
+def test_deberta_is_the_equation(
     span: int, queries: int, keys: int, offset: int
 ) -> None:
     q, k = normal(2, 3, queries, 4), normal(2, 3, keys, 4, seed=1)
@@ -74,7 +74,7 @@ def test_deberta_is_the_equation_for_any_number_of_queries_and_keys(
         assert max_error(scores, expected) <= rounding(expected)
 
 
-def test_the_paper_and_the_released_code_differ_in_the_third_term_alone() -> None:
+def test_paper_and_released_code_differ_in_the_third_term() -> None:
     q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
     keys, queries = normal(2, 16, 4, seed=2), normal(2, 16, 4, seed=3)
     paper = deberta_scores(q, k, at, at, position_keys=keys, position_queries=queries)
@@ -133,7 +133,7 @@ def test_deberta_log_bucket_is_the_formula_in_rationals(
     ]
 
 
-def test_F1_69_deberta_bucket() -> None:
+def test_bug_69_deberta_bucket() -> None:
     """The right values at any length: nothing but the two sizes goes in."""
     right = {200: 169, 300: 207, 511: 255, 127: 127, 128: 128, 129: 129, 0: 0}
     for length in (384, 512, 640):
@@ -165,7 +165,7 @@ def test_F1_69_deberta_bucket() -> None:
 @pytest.mark.parametrize(
     ("queries", "keys", "offset"), [(1, 25, 24), (25, 1, 0), (4, 30, 12)]
 )
-def test_deberta_v2_is_the_equation_on_both_sides_beyond_the_last_bucket(
+def test_deberta_v2_is_the_equation_beyond_the_last_bucket(
     queries: int, keys: int, offset: int
 ) -> None:
     q, k, span, furthest = normal(1, 2, queries, 4), normal(1, 2, keys, 4, seed=1), 6, 9
@@ -185,9 +185,7 @@ def test_deberta_v2_is_the_equation_on_both_sides_beyond_the_last_bucket(
     assert max_error(scores, expected) <= rounding(expected)
 
 
-def test_deberta_v2_with_a_span_that_holds_every_distance_is_the_released_score() -> (
-    None
-):
+def test_deberta_v2_with_a_wide_span_is_the_released_score() -> None:
     q, at = normal(1, 2, 8, 4), arange(8)
     tables = {
         name: normal(2, 32, 4, seed=s)

@@ -62,7 +62,7 @@ def test_a_constant_gate_is_alibi() -> None:
     assert max_error(bias[..., allowed], expected[..., allowed]) <= rounding(expected)
 
 
-def test_cable_is_a_forget_gate_with_the_sign_of_its_logits_turned() -> None:
+def test_cable_is_a_forget_gate_with_negated_logits() -> None:
     gate = ForgetGate(3, 2, std=1.0, generator=seeded(0)).double()
     x, at = normal(1, 8, 3), arange(8)
     steps = -nn.functional.softplus(x @ -gate.weight.mT).mT  # −softplus(z), z = −w x

@@ -38,7 +38,7 @@ def test_relative_logits_are_the_equation(queries: int, keys: int, extent: int) 
                 assert max_error(bias[1, h, i, j], expected) <= rounding(expected)
 
 
-def test_relative_logits_are_shaws_key_term_with_a_query_of_their_own() -> None:
+def test_relative_logits_are_shaws_with_another_query() -> None:
     module = RelativeLogits(5, 2, 7, rank=3, std=1.0, generator=seeded(0)).double()
     x, at = normal(1, 7, 5), arange(7)
     mix = (x @ module.weight.mT).view(1, 7, 2, 3).transpose(1, 2)

@@ -67,9 +67,7 @@ def test_bert_forms_are_the_equation() -> None:
             assert max_error(of_both[:, :, m, n], expected) <= rounding(expected)
 
 
-def test_shaw_without_clipping_is_one_vector_for_each_distance_and_with_constant_rows_is_nope() -> (
-    None
-):
+def test_shaw_without_clipping_and_with_constant_rows() -> None:
     shaw = Shaw(4, 2, generator=seeded(0)).double()
     shaw.key_table.data.copy_(shaw.key_table[0].expand(5, -1))
     q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
@@ -81,7 +79,7 @@ def test_shaw_without_clipping_is_one_vector_for_each_distance_and_with_constant
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("clip", [1, 2, 3, 7, 16])
-def test_F1_65_shaw_clipping(clip: int, dtype: torch.dtype) -> None:
+def test_bug_65_shaw_clipping(clip: int, dtype: torch.dtype) -> None:
     """Any length works, however short the table, and the rows at its ends learn."""
     for length, offset in itertools.product((1, 2, 6, 33), (0, 5, 100_000)):
         at = arange(length, offset)

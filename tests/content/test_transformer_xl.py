@@ -20,7 +20,7 @@ from posenc_lib.positions import arange
 from posenc_lib.properties import max_error
 
 
-def test_relative_shift_moves_rows_and_leaves_the_documented_junk() -> None:
+def test_relative_shift_moves_rows_and_leaves_junk() -> None:
     for rows, columns in ((1, 1), (1, 4), (3, 3), (2, 4), (4, 7), (5, 9), (3, 6)):
         x = normal(2, rows, columns)
         shifted = relative_shift(x)
@@ -38,7 +38,7 @@ def test_relative_shift_moves_rows_and_leaves_the_documented_junk() -> None:
                 assert torch.equal(shifted[:, i, c], expected.double())
 
 
-def test_F1_67_rel_shift() -> None:
+def test_bug_67_rel_shift() -> None:
     square = torch.arange(1.0, 10).view(3, 3)
     assert relative_shift(square).tolist() == [[3, 0, 4], [5, 6, 0], [7, 8, 9]]
     assert relative_shift(torch.arange(1.0, 9).view(2, 4)).tolist() == [
@@ -53,7 +53,7 @@ def test_F1_67_rel_shift() -> None:
 @pytest.mark.parametrize(
     ("queries", "memory"), [(1, 0), (3, 0), (1, 5), (4, 3), (7, 16), (9, 1)]
 )
-def test_F1_67_rel_shift_is_a_gather_on_the_causal_part(
+def test_bug_67_rel_shift_is_a_gather_on_the_causal_part(
     queries: int, memory: int, dtype: torch.dtype
 ) -> None:
     keys = queries + memory

@@ -40,7 +40,7 @@ def test_tupe_is_the_equation() -> None:
                 assert max_error(bias[0, h, i, j], expected) <= rounding(expected)
 
 
-def test_tupe_r_resets_the_sum_and_is_what_the_released_code_can_do() -> None:
+def test_tupe_r_resets_the_sum_as_released() -> None:
     tupe = TUPE(9, 5, 2, 4, std=1.0, generator=seeded(0)).double()
     nn.init.normal_(tupe.theta, generator=seeded(1))
     t5, at = (

@@ -48,7 +48,7 @@ def test_sinusoidal_grid_of_one_axis_is_the_sinusoid() -> None:
 @pytest.mark.parametrize("dim", [8, 16, 64, 256])
 @pytest.mark.parametrize("layout", ["axis", "function"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_F1_55_sinusoid_formula(dim: int, layout: str, dtype: torch.dtype) -> None:
+def test_bug_55_sinusoid_formula(dim: int, layout: str, dtype: torch.dtype) -> None:
     """The frequencies are spread over the whole range: a quotient cut to a whole number has almost one frequency."""
     share = dim // 4
     for axis, at in enumerate(torch.eye(2, dtype=torch.int64)):
@@ -72,7 +72,7 @@ def test_F1_55_sinusoid_formula(dim: int, layout: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("size", [(2, 3), (3, 2), (1, 5)])
 @pytest.mark.parametrize("layout", ["axis", "function"])
-def test_F1_73_one_column_further_changes_the_channels_of_the_column_alone(
+def test_bug_73_a_column_changes_its_own_channels(
     size: tuple[int, int], layout: str
 ) -> None:
     table = sinusoidal_grid(grid(size), 8, layout=layout).view(
@@ -91,7 +91,7 @@ def test_F1_73_one_column_further_changes_the_channels_of_the_column_alone(
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 )
-def test_F1_61_grid_interpolation(old: int, new: int, dtype: torch.dtype) -> None:
+def test_bug_61_grid_interpolation(old: int, new: int, dtype: torch.dtype) -> None:
     """The size that was asked for, exactly; and the same size gives the same bits."""
     table = normal(old, old, 3, dtype=dtype)
     assert resize_grid(table, (new, old)).shape == (new, old, 3)
@@ -101,7 +101,7 @@ def test_F1_61_grid_interpolation(old: int, new: int, dtype: torch.dtype) -> Non
     assert resize_grid(table, [old, old]) is table
 
 
-def test_F1_61_a_factor_would_have_lost_a_row() -> None:
+def test_bug_61_a_factor_would_have_lost_a_row() -> None:
     lost = [new for new in range(38, 80) if math.floor(37 * (new / 37)) != new]
     assert lost  # as reported: 39, 43, 78, ... depending on how the quotient rounds
     for new in lost:

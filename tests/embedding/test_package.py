@@ -41,7 +41,7 @@ def embedding_of(name: str) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_examples_have_a_row_for_each_position_wherever_it_stands(name: str) -> None:
+def test_examples_have_a_row_for_each_position(name: str) -> None:
     embedding, at = embedding_of(name), arange(12)
     table = embedding(at)
     assert table.shape == (12, WIDTH)
@@ -130,7 +130,7 @@ def example_inputs(length: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def test_F1_81_all_compile_without_a_break() -> None:
+def test_bug_81_all_compile_without_a_break() -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(everything, backend=counter, fullgraph=True)
@@ -146,7 +146,7 @@ def test_F1_81_all_compile_without_a_break() -> None:
     assert counter.frame_count == 1
 
 
-def test_F1_79_nothing_is_made_on_the_default_device() -> None:
+def test_bug_79_nothing_is_made_on_the_default_device() -> None:
     wanted = everything(*example_inputs())
     inputs = example_inputs()
     with torch.device("meta"):

@@ -21,7 +21,7 @@ from posenc_lib.rotary import RoPE
     shift=st.integers(-1000, 1000),
     pairs=st.integers(1, 16),
 )
-def test_sinusoids_shift_linearly_and_their_products_see_the_distance(
+def test_sinusoids_shift_linearly_and_see_the_distance(
     start: int, shift: int, pairs: int
 ) -> None:
     at = torch.arange(start, start + 6)

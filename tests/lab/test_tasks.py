@@ -45,7 +45,7 @@ def test_batches_come_from_the_generator() -> None:
 @pytest.mark.parametrize(
     ("length", "vocabulary"), [(2, 2), (3, 2), (5, 3), (7, 2), (4, 16)]
 )
-def test_best_without_order_is_the_mean_share_of_the_most_frequent(
+def test_best_without_order_is_the_mean_largest_share(
     length: int, vocabulary: int
 ) -> None:
     bags = list(product(range(vocabulary), repeat=length - 1))

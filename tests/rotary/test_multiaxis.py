@@ -231,7 +231,7 @@ def owner(matrix: Tensor) -> str:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 )
-def test_F1_71_mrope(dtype: torch.dtype, layout: str, offset: int) -> None:
+def test_bug_71_mrope(dtype: torch.dtype, layout: str, offset: int) -> None:
     series, sections = inverse_frequencies(16), (4, 2, 2)
     chunked, interleaved = (
         mrope_frequencies(series, sections),
@@ -261,7 +261,7 @@ def test_F1_71_mrope(dtype: torch.dtype, layout: str, offset: int) -> None:
 
 @settings(deadline=None)
 @given(st.tuples(*[st.integers(1, 12)] * 3))
-def test_F1_71_mrope_sections_of_every_size(sections: tuple[int, int, int]) -> None:
+def test_bug_71_mrope_sections_of_every_size(sections: tuple[int, int, int]) -> None:
     t, h, w = sections
     pairs = t + h + w
     series = inverse_frequencies(2 * pairs)
@@ -410,7 +410,7 @@ def test_a_schedule_goes_through() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("height", "width"), [(2, 3), (3, 2), (1, 5), (4, 4), (5, 1)])
-def test_F1_73_rope_2d(
+def test_bug_73_rope_2d(
     height: int, width: int, dtype: torch.dtype, layout: str
 ) -> None:
     positions = grid((height, width))

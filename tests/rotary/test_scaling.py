@@ -291,7 +291,7 @@ def test_a_schedule_is_what_rope_takes() -> None:
 
 
 @given(factor=factors, position=st.integers(0, 10**6), dim=dims)
-def test_F1_07_linear_interpolation_divides_positions(
+def test_bug_07_linear_interpolation_divides_positions(
     factor: float, position: int, dim: int
 ) -> None:
     scaled = RoPE(linear_interpolation(dim, 1e4, factor=factor).frequencies)(
@@ -304,7 +304,7 @@ def test_F1_07_linear_interpolation_divides_positions(
     assert torch.allclose(scaled.sin, plain.sin, rtol=0, atol=1e-9)
 
 
-def test_F1_07_linear_interpolation() -> None:
+def test_bug_07_linear_interpolation() -> None:
     assert (
         2916 * float(linear_interpolation(256, 1e6, factor=8).frequencies[0]) == 364.5
     )
@@ -316,7 +316,7 @@ def test_F1_07_linear_interpolation() -> None:
         linear_interpolation(256, 1e6, factor=0.5)
 
 
-def test_F1_25_dynamic_ntk() -> None:
+def test_bug_25_dynamic_ntk() -> None:
     settings_ = dict(factor=2, original_length=16)
     calls = [
         dynamic_ntk(8, 1e4, length=length, **settings_).frequencies
@@ -341,7 +341,7 @@ def test_F1_25_dynamic_ntk() -> None:
     dim=dims,
     factor=factors,
 )
-def test_F1_25_dynamic_ntk_knows_no_earlier_call(
+def test_bug_25_dynamic_ntk_knows_no_earlier_call(
     lengths: list[int], dim: int, factor: float
 ) -> None:
     def once(length: int) -> Tensor:
@@ -377,7 +377,7 @@ def test_dynamic_ntk_is_its_equation(
 
 
 @given(dim=dims, base=bases, alpha=factors)
-def test_F1_27_ntk_static(dim: int, base: float, alpha: float) -> None:
+def test_bug_27_ntk_static(dim: int, base: float, alpha: float) -> None:
     plain, scaled = (
         inverse_frequencies(dim, base),
         ntk_aware(dim, base, factor=alpha).frequencies,
@@ -389,7 +389,7 @@ def test_F1_27_ntk_static(dim: int, base: float, alpha: float) -> None:
     )
 
 
-def test_F1_27_ntk_static_values() -> None:
+def test_bug_27_ntk_static_values() -> None:
     expected = torch.tensor([1, 0.0629961, 0.00396850, 0.00025], dtype=torch.float64)
     assert torch.allclose(
         ntk_aware(8, 1e4, factor=4).frequencies, expected, rtol=1e-6, atol=0
@@ -400,7 +400,7 @@ def test_F1_27_ntk_static_values() -> None:
         ntk_aware(2, 1e4, factor=8)
 
 
-def test_F1_29_yarn_magnitude() -> None:
+def test_bug_29_yarn_magnitude() -> None:
     for given_, on_tables, on_scores in (
         ({}, 1.368888, 1),
         (dict(mscale=0.707, mscale_all_dim=0.707), 1, 1.589626),
@@ -422,7 +422,7 @@ def test_deepseek_softmax_scale_is_its_equation(
     assert scale == pytest.approx(expected, rel=1e-14)
 
 
-def test_F1_29_the_attention_factor_is_replaced_and_applied_once() -> None:
+def test_bug_29_the_attention_factor_is_applied_once() -> None:
     settings_ = dict(factor=4, original_length=64)
     assert (
         yarn_released(8, 1e4, attention_factor=1.5, **settings_).attention_factor == 1.5
@@ -442,7 +442,7 @@ def test_F1_29_the_attention_factor_is_replaced_and_applied_once() -> None:
     assert float((weights(a, None) - weights(1.0, None)).abs().max()) > 1e-3
 
 
-def test_F1_31_yarn_ramp() -> None:
+def test_bug_31_yarn_ramp() -> None:
     schedule = yarn_released(
         16, 1e4, factor=4, original_length=64, beta_fast=32, beta_slow=1
     )
@@ -460,7 +460,7 @@ def test_F1_31_yarn_ramp() -> None:
     base=st.floats(1e4, 5e6),
     length=st.integers(2048, 10**5),
 )
-def test_F1_31_the_ends_of_the_ramp_are_exact(
+def test_bug_31_the_ends_of_the_ramp_are_exact(
     dim: int, base: float, length: int
 ) -> None:
     plain = inverse_frequencies(dim, base)
@@ -474,7 +474,7 @@ def test_F1_31_the_ends_of_the_ramp_are_exact(
     assert bool(((scaled / plain).diff() <= 1e-15).all())
 
 
-def test_F1_33_llama3_scaling() -> None:
+def test_bug_33_llama3_scaling() -> None:
     plain = inverse_frequencies(64, 5e5)
     scaled = llama3(64, 5e5, factor=32, original_length=8192).frequencies
     assert torch.equal(scaled[:15], plain[:15])
@@ -484,7 +484,7 @@ def test_F1_33_llama3_scaling() -> None:
 
 
 @pytest.mark.parametrize("trained", [64, 4096])
-def test_F1_35_longrope_switch(trained: int) -> None:
+def test_bug_35_longrope_switch(trained: int) -> None:
     lists = dict(short_factors=[1.0] * 4, long_factors=[4.0] * 4)
     for length in (1, trained - 1, trained, trained + 1, 10 * trained):
         schedule = longrope(

@@ -205,7 +205,7 @@ def test_xpos_is_its_equation() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_F1_75_xpos(layout: str) -> None:
+def test_bug_75_xpos(layout: str) -> None:
     """Both channels of a pair fade alike, in either layout: the norm of a rotated unit vector is the pair's scale."""
     xpos = XPos(inverse_frequencies(4), layout=layout)
     at = torch.tensor([512])
@@ -235,7 +235,7 @@ def test_F1_75_xpos(layout: str) -> None:
     start=st.integers(0, 2000),
     rest=st.integers(0, 3),
 )
-def test_F1_75_the_scale_follows_the_layout(
+def test_bug_75_the_scale_follows_the_layout(
     pairs: int, length: int, start: int, rest: int
 ) -> None:
     at, width = arange(length, offset=start), 2 * pairs
@@ -573,7 +573,7 @@ def test_fope_is_its_equation(layout: str) -> None:
 
 
 @torch.no_grad()
-def test_fope_with_identity_mixtures_is_rope_without_the_slow_pairs() -> None:
+def test_fope_with_identity_mixtures_is_rope() -> None:
     module = fope()
     for mixture in (module.cos_mixture, module.sin_mixture):
         mixture.copy_(torch.eye(2).expand(H, 2, 2))
