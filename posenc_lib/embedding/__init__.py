@@ -1,4 +1,4 @@
-"""Place 1: a vector for each position, added to the token embedding by the caller."""
+"""The field `embedding`: a vector for each position, which the caller adds."""
 
 from posenc_lib.embedding.convolutional import PEG, ConvolutionalEmbedding
 from posenc_lib.embedding.fourier import (

@@ -1,4 +1,4 @@
-"""Sines and cosines of coordinates: NeRF, random Fourier features, Perceiver, learned ones, and diffusion timesteps.
+"""Sines and cosines of coordinates, and of diffusion timesteps.
 
 Coordinates are the last axis of `positions`: (..., axes), float32 or float64 in [−1, 1]
 or [0, 1], or integers.
@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal, uniform
 from posenc_lib.frequencies import cos_sin, octave_frequencies, pixel_frequencies
-
-
-def _coordinates(value: Any, axes: int | None = None) -> Tensor:
-    positions = _checks.position_tensor("positions", value)
-    if positions.dim() < 2 or (axes is not None and positions.shape[-1] != axes):
-        wanted = "axes" if axes is None else axes
-        raise ValueError(
-            f"positions must have shape (..., T, {wanted}), got "
-            f"{tuple(positions.shape)}"
-        )
-    return positions
 
 
 def nerf(
     positions: Tensor, count: int, *, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """NeRF's features: each coordinate on its own, at frequencies that double.
+    """NeRF's features: sines and cosines of each coordinate at doubling frequencies.
 
     Equation: γ(p) = (sin 2⁰πp, cos 2⁰πp, …, sin 2^(K−1)πp, cos 2^(K−1)πp) for each
-        coordinate p (mildenhall2020 eq. 4)
+        coordinate p      (mildenhall2020 eq. 4)
     Shapes: positions (..., T, axes) → (..., T, axes · 2K), coordinate by coordinate
 
     The released code orders by frequency first, puts the coordinates themselves in
@@ -42,25 +32,27 @@ def nerf(
 
     Args:
         positions: coordinates in [−1, 1].
-        count: K, at least 1; 10 for places and 4 for directions in the paper.
+        count: K, at least 1; 10 for points and 4 for directions in the paper.
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: positions of another dtype or without axes, a `count`
+            that is not an integer ≥ 1, an unknown dtype.
 
     Source: mildenhall2020
+    Checked: bmild/nerf@14c55567a6d0:run_nerf_helpers.py:Embedder.create_embedding_fn
     Chapter: 04
     """
-    cos, sin = cos_sin(
-        _coordinates(positions), octave_frequencies(count), dtype=dtype
-    )  # (..., T, axes, K)
+    positions = _checks.coordinates("positions", positions)
+    frequencies = octave_frequencies(count)
+    cos, sin = cos_sin(positions, frequencies, dtype=dtype)  # (..., T, axes, K)
     return torch.stack((sin, cos), -1).flatten(-3)
 
 
 def gaussian_matrix(
     count: int, axes: int, *, std: float, generator: torch.Generator | None = None
 ) -> Tensor:
-    """The frozen matrix of random Fourier features, in turns per unit of the coordinate.
+    """The frozen matrix of random Fourier features, in periods per unit of distance.
 
     Equation: B ∈ ℝ^(K×axes),  B_ij ~ N(0, σ²)      (tancik2020)
     Shapes: → (K, axes), float64, on the CPU
@@ -74,31 +66,31 @@ def gaussian_matrix(
         generator: of the draw, on the CPU.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: a size that is not an integer ≥ 1, `std` not above 0.
 
     Source: tancik2020
+    Checked: tancik/fourier-feature-networks@9c110c31ce37:Demo.ipynb:B_gauss
     Chapter: 04
     """
-    _checks.whole_number("count", count, least=1)
-    _checks.whole_number("axes", axes, least=1)
+    _checks.sizes(count=count, axes=axes)
     _checks.positive("std", std)
-    return (
-        torch.randn(count, axes, dtype=torch.float64, device="cpu", generator=generator)
-        * std
+    unit = torch.randn(
+        count, axes, dtype=torch.float64, device="cpu", generator=generator
     )
+    return unit * std
 
 
 def random_fourier(
     positions: Tensor, matrix: Tensor, *, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Random Fourier features: directions and frequencies drawn once, all coordinates together.
+    """Random Fourier features: directions and frequencies that are drawn once.
 
     Equation: γ(v) = [cos 2πBv | sin 2πBv]      (tancik2020, with all amplitudes 1)
     Shapes: positions (..., T, axes), matrix (K, axes) → (..., T, 2K)
 
     γ(u)ᵀγ(v) / K estimates the kernel exp(−2π²σ² ‖u − v‖²), which depends on u − v
-    alone. Score-based diffusion uses the same features of the noise level, sines first
-    in most code.
+    alone. The authors' code has the sines first, as most code of score-based diffusion
+    has, which uses these features of the noise level.
 
     Args:
         positions: coordinates v.
@@ -106,29 +98,23 @@ def random_fourier(
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, or coordinates and matrix
-            with different axes.
+        TypeError, ValueError: positions, matrix or result of another dtype;
+            coordinates and matrix with different axes.
 
     Source: tancik2020
+    Checked: golden;
+        tancik/fourier-feature-networks@9c110c31ce37:Demo.ipynb:input_mapping
     Chapter: 04
     """
     _checks.floating_dtype("dtype", dtype)
-    if _checks.floating_tensor("matrix", matrix, least_dims=2).dim() != 2:
+    _checks.floating_tensor("matrix", matrix, least_dims=2)
+    if matrix.dim() != 2:
         raise ValueError(f"matrix must have shape (K, axes), got {tuple(matrix.shape)}")
     if matrix.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"matrix must be float64 or float32, got {matrix.dtype}")
-    positions = _coordinates(positions, matrix.shape[1])
-    # Apple's mps has no float64: there the features are made on the CPU, rounded, and
-    # then moved.
-    workplace = (
-        torch.device("cpu") if positions.device.type == "mps" else positions.device
-    )
-    angles = (
-        2
-        * math.pi
-        * positions.to(workplace, torch.float64)
-        @ matrix.to(workplace, torch.float64).mT
-    )
+    positions = _checks.coordinates("positions", positions, axes=matrix.shape[1])
+    v = _checks.in_float64(positions)
+    angles = 2 * math.pi * v @ matrix.to(v.device, torch.float64).mT  # (..., T, K)
     return torch.cat((angles.cos(), angles.sin()), -1).to(dtype).to(positions.device)
 
 
@@ -139,10 +125,10 @@ def perceiver_fourier(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Perceiver's features: the coordinates themselves, then the sines of all axes, then the cosines.
+    """Perceiver's features: coordinates, the sines of all axes, then the cosines.
 
     Equation: [x_1 … x_A | sin(ω_1 x_1) … sin(ω_K x_1) sin(ω_1 x_2) … | cos …],  ω of an
-        axis from `pixel_frequencies` (jaegle2021; checked against a port)
+        axis from `pixel_frequencies`      (jaegle2021)
     Shapes: positions (..., T, axes) → (..., T, axes (2K + 1))
 
     Args:
@@ -152,38 +138,41 @@ def perceiver_fourier(
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind; another number of axes than
-            of resolutions.
+        TypeError, ValueError: positions of another dtype, a `count` that is not an
+            integer ≥ 1, a resolution below 2, an unknown dtype; another number of axes
+            than of resolutions.
 
     Source: jaegle2021
+    Checked: golden;
+        google-deepmind/deepmind-research@837430d4d1db:perceiver/position_encoding.py:generate_fourier_features
     Chapter: 04
     """
     if not isinstance(max_resolution, Sequence) or len(max_resolution) == 0:
         raise TypeError(
-            "max_resolution must be one number for each axis, such as (224, 224); got "
-            f"{max_resolution!r}"
+            "max_resolution must be one number for each axis, such as (224, 224); "
+            f"got {max_resolution!r}"
         )
-    positions = _coordinates(positions, len(max_resolution))
-    tables = [
-        cos_sin(
-            positions[..., axis], pixel_frequencies(count, resolution), dtype=dtype
-        )  # two of (..., T, K)
-        for axis, resolution in enumerate(max_resolution)
-    ]
-    cosines, sines = ([table[i] for table in tables] for i in (0, 1))
+    axes = len(max_resolution)
+    positions = _checks.coordinates("positions", positions, axes=axes)
+    cosines, sines = [], []
+    for axis, resolution in enumerate(max_resolution):
+        frequencies = pixel_frequencies(count, resolution)
+        cos, sin = cos_sin(positions[..., axis], frequencies, dtype=dtype)
+        cosines.append(cos)  # (..., T, K)
+        sines.append(sin)
     return torch.cat((positions.to(dtype), *sines, *cosines), -1)
 
 
 class LearnableFourier(nn.Module):
-    """Learnable Fourier features: random ones whose matrix is learned, mixed by a network of two layers.
+    """Learnable Fourier features: a learned matrix, and a network of two layers.
 
-    Equation: W₂ GELU(W₁ f + c₁) + c₂,  f = [cos(W_r x) | sin(W_r x)] / √F,  W_r ∈
-        ℝ^(F/2×axes) ~ N(0, γ⁻²) (li2021 eq. 2, 6; checked against ports, many of which
-        take γ⁻² for the standard deviation)
+    Equation: W₂ GELU(W₁ f + c₁) + c₂,  f = [cos(W_r x) | sin(W_r x)] / √F,
+        W_r ∈ ℝ^(F/2×axes) ~ N(0, γ⁻²)      (li2021 eq. 2, 6)
     Shapes: positions (..., T, axes) → (..., T, d)
 
-    At first f(x)ᵀf(y) is half of what estimates the Gaussian kernel exp(−‖x −
-    y‖²/(2γ²)), so γ is its width.
+    At first f(x)ᵀf(y) is half of what estimates the Gaussian kernel
+    exp(−‖x − y‖²/(2γ²)), so γ is its width. We know of no code by the authors; two
+    ports have the same form, with standard deviation γ⁻² in one and γ² in the other.
 
     Args:
         dim: d, at least 1.
@@ -195,10 +184,14 @@ class LearnableFourier(nn.Module):
             PyTorch's for linear layers.
 
     Raises:
-        TypeError, ValueError: an argument of another kind; when called, coordinates of
-            another kind.
+        TypeError, ValueError: a size that is not an integer ≥ 1, odd `features`, a
+            `gamma` not above 0; when called, positions of another dtype or number of
+            axes.
 
     Source: li2021
+    Checked:
+        willGuimont/learnable_fourier_positional_encoding@220e9385f463:learnable_fourier_pos_encoding.py:LearnableFourierPositionalEncoding.forward;
+        JHLew/Learnable-Fourier-Features@f5377bbfc68b:positional_encoding.py:LearnableFourierFeatures
     Chapter: 17
     """
 
@@ -213,42 +206,28 @@ class LearnableFourier(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("dim", dim), ("axes", axes), ("hidden", hidden)):
-            _checks.whole_number(name, value, least=1)
-        half = _checks.even_dimension("features", features) // 2
-        self.frequencies = nn.Parameter(torch.empty(half, axes))
-        nn.init.normal_(
-            self.frequencies,
-            std=1 / _checks.positive("gamma", gamma),
-            generator=generator,
-        )
-        self.weight1 = nn.Parameter(torch.empty(hidden, features))
-        self.bias1 = nn.Parameter(torch.empty(hidden))
-        self.weight2 = nn.Parameter(torch.empty(dim, hidden))
-        self.bias2 = nn.Parameter(torch.empty(dim))
-        for parameter, inputs in (
-            (self.weight1, features),
-            (self.bias1, features),
-            (self.weight2, hidden),
-            (self.bias2, hidden),
-        ):
-            nn.init.uniform_(
-                parameter, -(inputs**-0.5), inputs**-0.5, generator=generator
-            )
+        _checks.sizes(dim=dim, axes=axes, hidden=hidden)
+        _checks.even_dimension("features", features)
+        _checks.positive("gamma", gamma)
+        std = 1 / gamma
+        self.frequencies = normal(features // 2, axes, std=std, generator=generator)
+        first = partial(uniform, inputs=features, generator=generator)
+        second = partial(uniform, inputs=hidden, generator=generator)
+        self.weight1, self.bias1 = first(hidden, features), first(hidden)
+        self.weight2, self.bias2 = second(dim, hidden), second(dim)
 
     def forward(self, positions: Tensor) -> Tensor:
         half, axes = self.frequencies.shape
         compute = _checks.at_least_float32(self.frequencies.dtype)
-        positions = _coordinates(positions, axes)
-        wide = _checks.float64_on(positions.device)
-        angles = positions.to(wide) @ self.frequencies.to(wide).mT  # (..., T, F/2)
-        features = (
-            torch.cat((angles.cos(), angles.sin()), -1).to(compute) * (2 * half) ** -0.5
-        )
+        positions = _checks.coordinates("positions", positions, axes=axes)
+        exact = _checks.float64_on(positions.device)
+        angles = positions.to(exact) @ self.frequencies.to(exact).mT  # (..., T, F/2)
+        waves = torch.cat((angles.cos(), angles.sin()), -1).to(compute)
+        features = waves * (2 * half) ** -0.5
         w1, c1, w2, c2 = (
             p.to(compute) for p in (self.weight1, self.bias1, self.weight2, self.bias2)
         )
-        hidden = torch.nn.functional.gelu(features @ w1.mT + c1)
+        hidden = nn.functional.gelu(features @ w1.mT + c1)
         return (hidden @ w2.mT + c2).to(self.frequencies.dtype)
 
 
@@ -261,11 +240,11 @@ def timestep(
     cosine_first: bool,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Diffusion's timestep embedding: the sinusoidal one in the two choices on which models differ.
+    """Diffusion's timestep embedding: sinusoids, with the two choices of the models.
 
-    Equation: [sin(t ω_j) | cos(t ω_j)], or cosines first,  ω_j = θ^(−j/(h − shift)),  j
-        = 0 … h−1,  h = ⌊d/2⌋; an odd channel is zero      (ho2020 §B, released code:
-        shift 1, sines first)
+    Equation: [sin(t ω_j) | cos(t ω_j)], or cosines first,  ω_j = θ^(−j/(h − shift)),
+        j = 0 … h−1,  h = ⌊d/2⌋; an odd channel is zero
+        (ho2020 §B, released code: shift 1, sines first)
     Shapes: positions (..., T) → (..., T, d)
 
     Stable Diffusion and DiT have shift 0 and cosines first. Neither has a default here,
@@ -280,24 +259,25 @@ def timestep(
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: positions of another dtype, a `dim` that is not an
+            integer ≥ 2, a `base` not above 0, a shift outside 0 … h, a `cosine_first`
+            that is not a boolean, an unknown dtype.
 
     Source: ho2020
+    Checked: golden;
+        hojonathanho/diffusion@c46129977747:diffusion_tf/nn.py:get_timestep_embedding
     Chapter: 04
     """
     half = _checks.whole_number("dim", dim, least=2) // 2
     _checks.positive("base", base)
-    if isinstance(shift, bool) or not isinstance(shift, (int, float)):
-        raise TypeError(f"shift must be a number, got {shift!r}")
+    _checks.finite("shift", shift)
+    _checks.boolean("cosine_first", cosine_first)
     if not 0 <= shift < half:
         raise ValueError(
             f"shift must be at least 0 and below {half}, half of dim; got {shift}"
         )
-    if not isinstance(cosine_first, bool):
-        raise TypeError(f"cosine_first must be True or False, got {cosine_first!r}")
-    frequencies = base ** (
-        -torch.arange(half, dtype=torch.float64, device="cpu") / (half - shift)
-    )
+    index = torch.arange(half, dtype=torch.float64, device="cpu")
+    frequencies = base ** (-index / (half - shift))
     cos, sin = cos_sin(positions, frequencies, dtype=dtype)  # (..., T, ⌊d/2⌋)
     table = torch.cat((cos, sin) if cosine_first else (sin, cos), -1)
-    return torch.nn.functional.pad(table, (0, dim % 2))
+    return nn.functional.pad(table, (0, dim % 2))

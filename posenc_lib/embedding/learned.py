@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
 
 
 class LearnedEmbedding(nn.Module):
@@ -23,12 +24,13 @@ class LearnedEmbedding(nn.Module):
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: an argument of another kind. When called: positions that
-            are not integers, or a position outside 0 … L−1. That last check reads
-            values, so it runs on plain CPU tensors only; elsewhere it is the caller's
-            to keep.
+        TypeError, ValueError: a size that is not an integer ≥ 1, `std` not above 0.
+            When called: positions that are not integers, or a position outside
+            0 … L−1. That last check reads values, so it runs on plain CPU tensors only;
+            elsewhere the caller must ensure it.
 
     Source: gehring2017, devlin2019
+    Checked: golden
     Chapter: 03
     """
 
@@ -41,13 +43,9 @@ class LearnedEmbedding(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _checks.whole_number("num_positions", num_positions, least=1)
-        _checks.whole_number("dim", dim, least=1)
-        _checks.positive("std", std)
-        self.table = nn.Parameter(torch.empty(num_positions, dim))
-        nn.init.normal_(self.table, std=std, generator=generator)
+        _checks.sizes(num_positions=num_positions, dim=dim)
+        self.table = normal(num_positions, dim, std=std, generator=generator)
 
     def forward(self, positions: Tensor) -> Tensor:
-        return self.table[
-            _checks.table_rows("positions", positions, self.table.shape[0])
-        ]
+        rows = _checks.table_rows("positions", positions, self.table.shape[0])
+        return self.table[rows]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
 from posenc_lib import _checks
 from posenc_lib.frequencies import cos_sin, tensor2tensor_frequencies
+
+SinusoidalLayout = Literal["interleaved", "concatenated"]
 
 
 def sinusoidal(
@@ -14,10 +18,10 @@ def sinusoidal(
     dim: int,
     base: float = 10000.0,
     *,
-    layout: str = "interleaved",
+    layout: SinusoidalLayout = "interleaved",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Sinusoidal embedding: pair i of channels is a clock hand that turns by ω_i for each position.
+    """Sinusoidal embedding: pair i of channels rotates by ω_i for each position.
 
     Equation: PE(m, 2i) = sin(m ω_i),  PE(m, 2i+1) = cos(m ω_i),  ω_i = θ^(−2i/d)
         (vaswani2017 §3.5)
@@ -35,17 +39,18 @@ def sinusoidal(
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: positions of another dtype, a `dim` that is not an
+            integer ≥ 1, a `base` not above 0, an unknown layout or dtype.
 
     Source: vaswani2017
+    Checked: golden; parity
     Chapter: 04
     """
     _checks.whole_number("dim", dim, least=1)
     _checks.positive("base", base)
-    _checks.one_of("layout", layout, ("interleaved", "concatenated"))
-    frequencies = base ** (
-        -torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
-    )  # (⌈d/2⌉,)
+    _checks.one_of("layout", layout, get_args(SinusoidalLayout))
+    even = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu")  # 2i
+    frequencies = base ** (-even / dim)  # (⌈d/2⌉,)
     cos, sin = cos_sin(positions, frequencies, dtype=dtype)  # (..., T, ⌈d/2⌉)
     if layout == "concatenated":
         return torch.cat((sin, cos), -1)[..., :dim]
@@ -59,14 +64,15 @@ def sinusoidal_tensor2tensor(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Sinusoidal embedding as in the tensor2tensor code: other frequencies, sines first, an odd channel is zero.
+    """Sinusoidal embedding as in the tensor2tensor code, sines before cosines.
 
-    Equation: PE(m, j) = sin(m ω_j),  PE(m, h+j) = cos(m ω_j),  ω_j = θ^(−j/(h−1)),  h =
-        ⌊d/2⌋
+    Equation: PE(m, j) = sin(m ω_j),  PE(m, h+j) = cos(m ω_j),  ω_j = θ^(−j/(h−1)),
+        h = ⌊d/2⌋
     Shapes: positions (..., T) → (..., T, d)
 
-    fairseq, Whisper, M2M-100 and Speech2Text use this form; where they reserve rows for
-    padding, `positions` says so (`positions.from_mask(mask, first=2)`).
+    Its frequencies differ from the paper's, and an odd channel is zero. fairseq,
+    Whisper, M2M-100 and Speech2Text use this form; where they reserve rows for padding,
+    start later (`positions.from_mask(mask, first=2)`).
 
     Args:
         positions: m, integers, float32 or float64.
@@ -75,12 +81,13 @@ def sinusoidal_tensor2tensor(
         dtype: of the result; angles are float64 whatever it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: positions of another dtype, a `dim` that is not an
+            integer ≥ 4, a `base` not above 0, an unknown dtype.
 
     Source: vaswani2017
+    Checked: golden; parity
     Chapter: 04
     """
-    cos, sin = cos_sin(
-        positions, tensor2tensor_frequencies(dim, base), dtype=dtype
-    )  # (..., T, ⌊d/2⌋)
+    frequencies = tensor2tensor_frequencies(dim, base)
+    cos, sin = cos_sin(positions, frequencies, dtype=dtype)  # (..., T, ⌊d/2⌋)
     return torch.nn.functional.pad(torch.cat((sin, cos), -1), (0, dim % 2))
