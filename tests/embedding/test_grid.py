@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "LearnedGrid: size": (
         lambda: LearnedGrid((2, 2, 2), 3),
-        TypeError,
+        ValueError,
         "size",
     ),
     "LearnedGrid: dim": (
