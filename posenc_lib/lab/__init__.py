@@ -1,8 +1,9 @@
-"""A laboratory: tasks that need order, a Transformer small enough to train in seconds, and stored longer runs.
+"""A laboratory: tasks that need order, a tiny Transformer, and stored longer runs.
 
-`python -m posenc_lib.lab three-back --out FILE` makes the runs that chapters read;
-`load("three_back")` reads them. `python -m posenc_lib.lab.costs --out FILE` measures
-what attention costs; `load("costs")` reads it.
+The Transformer trains in seconds. `python -m posenc_lib.lab three-back --out FILE`
+makes the runs that chapters read; `load("three_back")` reads them.
+`python -m posenc_lib.lab.costs --out FILE` measures what attention costs;
+`load("costs")` reads it.
 """
 
 from posenc_lib.lab.extending import TUNING, extension_methods, extension_run

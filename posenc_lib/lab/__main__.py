@@ -1,7 +1,7 @@
-"""The command for longer runs: `python -m posenc_lib.lab three-back --scheme sinusoid --seeds 0 1 2 --out FILE`.
+"""The command for longer runs, which stores each as soon as it is done.
 
-It stores each run as soon as it is done. Stopped half-way and started again, it goes on
-with the runs that are missing.
+`python -m posenc_lib.lab three-back --scheme sinusoid --seeds 0 1 2 --out FILE`.
+Stopped half-way and started again, it makes the runs that are missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from posenc_lib.lab.extending import extension_run
 from posenc_lib.lab.runs import EXPERIMENTS, SCHEMES, run, sweep
 
-MAKERS = {"rope-longer": extension_run}  # the others are made by `run`
+RUNNERS = {"rope-longer": extension_run}  # the others use `run`
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,18 +57,16 @@ def main(arguments: list[str] | None = None) -> None:
             parser.add_argument(
                 "--lengths", nargs="+", type=int, default=argparse.SUPPRESS, metavar="T"
             )
-    given = vars(parser.parse_args(arguments))
+    options = vars(parser.parse_args(arguments))
     experiment, names, seeds, out = (
-        given.pop(key) for key in ("experiment", "scheme", "seeds", "out")
+        options.pop(key) for key in ("experiment", "scheme", "seeds", "out")
     )
-    if "lengths" in given:
-        given["lengths"] = tuple(given["lengths"])
-    names = names or (["rope"] if experiment in MAKERS else list(SCHEMES))
+    if "lengths" in options:
+        options["lengths"] = tuple(options["lengths"])
+    names = names or (["rope"] if experiment in RUNNERS else list(SCHEMES))
     torch.set_num_threads(1)  # sums in another order give other weights
-    settings, make = (
-        replace(EXPERIMENTS[experiment], **given),
-        MAKERS.get(experiment, run),
-    )
+    settings = replace(EXPERIMENTS[experiment], **options)
+    make = RUNNERS.get(experiment, run)
     stored = sweep(out, settings, names, seeds, make=make, progress=True)
     print(f"{out}: {len(stored['runs'])} runs")
 

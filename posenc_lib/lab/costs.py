@@ -2,7 +2,7 @@
 
 `OMP_NUM_THREADS=1 python -m posenc_lib.lab.costs --out FILE` measures for about three
 minutes; `lab.load("costs")` reads what the package stores of it. Stopped half-way and
-started again, it goes on with what is missing.
+started again, it measures what is missing.
 """
 
 from __future__ import annotations
@@ -11,48 +11,51 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from posenc_lib import _checks, scheme
-from posenc_lib.attention import attention, causal, linear
+from posenc_lib.attention import attention, causal
 from posenc_lib.attention.hankel import hankel_attention
 from posenc_lib.attention.linear import causal_linear_attention, elu_features
-from posenc_lib.attention.toeplitz import relative_bias_vector, toeplitz_attention
+from posenc_lib.attention.toeplitz import (
+    Form,
+    relative_bias_vector,
+    toeplitz_attention,
+)
 from posenc_lib.bias import alibi, alibi_slopes
 from posenc_lib.lab.runs import stored_or_new, versions, write
 from posenc_lib.positions import arange
 
 HEAD_DIM = 64
 TOKENS = (256, 1024, 4096, 16384, 65536)
-LIMIT = (
-    16 * 2**30
-)  # bytes that the process may ask for; more is refused, on any machine
+# bytes that the process may ask for; more is refused, on any machine
+LIMIT = 16 * 2**30
 
 bias = partial(alibi, slopes=alibi_slopes(1))
 
 
 def full_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention as the equation has it: the matrix of scores is made."""
-    at = arange(q.shape[2])
+    """Softmax attention by its equation, with the matrix of scores in memory."""
+    positions = arange(q.shape[2])
     return attention(
         q,
         k,
         v,
-        q_positions=at,
-        k_positions=at,
+        q_positions=positions,
+        k_positions=positions,
         scheme=scheme.alibi(1),
-        mask=causal(at, at),
+        mask=causal(positions, positions),
     )
 
 
 def hankel_view(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same softmax in a fused kernel; the matrix of biases is a view of a vector."""
+    """The same softmax in a fused kernel; the bias matrix is a view of a vector."""
     return hankel_attention(
         q, k, v, bias=relative_bias_vector(bias, q.shape[2]), causal=True
     )
@@ -69,21 +72,21 @@ def linear_pieces(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(out, 2)
 
 
-def toeplitz(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Linear attention with the bias, in the form that the library chooses for this length."""
+def toeplitz(q: Tensor, k: Tensor, v: Tensor, *, form: Form | None = None) -> Tensor:
+    """Linear attention with the bias, by default in the form the library chooses."""
     return toeplitz_attention(
         elu_features(q),
         elu_features(k),
         v,
         bias=relative_bias_vector(bias, q.shape[2]),
         causal=True,
+        form=form,
     )
 
 
 def toeplitz_fft(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by FFT, whatever the length: as if it cost nothing."""
-    with patch.object(linear, "FFT_COST", 0):
-        return toeplitz(q, k, v)
+    """The same by FFT, whatever the length."""
+    return toeplitz(q, k, v, form="fft")
 
 
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -93,31 +96,32 @@ WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The most memory that PyTorch's allocator held at once during a call, on top of what it held before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    """The most memory that PyTorch's allocator held during a call, above the start."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
     events = [
         event
-        for event in seen.profiler.kineto_results.events()
+        for event in recorded.profiler.kineto_results.events()
         if event.name() == "[memory]"
     ]
     held = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()  # below zero where memory is given back
+        held += event.nbytes()  # negative where memory is freed
         peak = max(peak, held)
     return peak
 
 
 def measure(name: str, tokens: int) -> dict[str, Any]:
-    """Time and memory of one causal head in float32: the CPU seconds of a call, and the peak of another.
+    """Time and memory of one causal head in float32.
 
-    The seconds are the least of five calls, or of those that fit in five seconds: other
-    processes only add to them.
+    The CPU seconds are the least of five calls, or of those that fit in five seconds:
+    other processes only add to them. The peak of memory is that of another call.
     """
-    way = WAYS[_checks.one_of("name", name, tuple(WAYS))]
+    _checks.one_of("name", name, tuple(WAYS))
+    way = WAYS[name]
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 1, 1, tokens, HEAD_DIM, generator=generator)
-    found: dict[str, Any] = {"way": name, "tokens": tokens}
+    run: dict[str, Any] = {"way": name, "tokens": tokens}
     try:
         way(q, k, v)  # the first call does not count
         seconds: list[float] = []
@@ -126,15 +130,15 @@ def measure(name: str, tokens: int) -> dict[str, Any]:
             way(q, k, v)
             seconds.append(time.process_time() - start)
         least, peak = round(min(seconds), 6), peak_bytes(partial(way, q, k, v))
-        return {**found, "calls": len(seconds), "seconds": least, "bytes": peak}
+        return {**run, "calls": len(seconds), "seconds": least, "bytes": peak}
     except RuntimeError as error:
         if "allocate" not in str(error):
             raise
-        return {**found, "refused": str(error)}
+        return {**run, "refused": str(error)}
 
 
 def main() -> None:
-    """Read the command line, measure every way at every size, and store what was found."""
+    """Read the command line, measure every way at every size, store the results."""
     import resource  # Windows has none; the ways can be read and called there
 
     parser = argparse.ArgumentParser("python -m posenc_lib.lab.costs")
@@ -148,7 +152,7 @@ def main() -> None:
     parser.add_argument(
         "--tokens", nargs="+", type=int, default=list(TOKENS), metavar="N"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     resource.setrlimit(
@@ -156,15 +160,15 @@ def main() -> None:
     )
     settings = {"head_dim": HEAD_DIM, "dtype": "float32", "threads": 1, "limit": LIMIT}
     stored = stored_or_new(
-        given.out,
+        options.out,
         settings,
         {**versions(), "instructions": torch.backends.cpu.get_cpu_capability()},
     )
-    done = {(found["way"], found["tokens"]) for found in stored["runs"]}
-    for name, tokens in ((name, tokens) for name in WAYS for tokens in given.tokens):
+    done = {(run["way"], run["tokens"]) for run in stored["runs"]}
+    for name, tokens in product(WAYS, options.tokens):
         if (name, tokens) not in done:
             stored["runs"].append(measure(name, tokens))
-            write(given.out, stored)
+            write(options.out, stored)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from posenc_lib.scheme import PLACES, PositionScheme
 
 
 class Block(nn.Module):
-    """One pre-norm layer: attention, then two linear maps with a GELU between them, each added to its input.
+    """One pre-norm layer: attention, then two linear maps with a GELU between them.
 
     Equation: x ← x + W^O concat_h attention(norm x),  x ← x + W² gelu(W¹ norm x)
     Shapes: (B, T, D) → (B, T, D)
@@ -29,8 +29,8 @@ class Block(nn.Module):
         generator: of the weights, each drawn from N(0, 1/inputs).
 
     Raises:
-        TypeError, ValueError: sizes that are not integers ≥ 1, or heads that don't
-            divide the width.
+        TypeError, ValueError: a size is not an integer ≥ 1, or the heads don't divide
+            the width.
 
     Chapter: 06
     """
@@ -38,7 +38,8 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, *, generator: torch.Generator) -> None:
         super().__init__()
         _checks.whole_number("width", width, least=1)
-        if width % _checks.whole_number("heads", heads, least=1):
+        _checks.whole_number("heads", heads, least=1)
+        if width % heads:
             raise ValueError(f"heads must divide the width {width}, got {heads}")
         self.heads = heads
         self.norm_attention, self.norm_mlp = (
@@ -46,10 +47,8 @@ class Block(nn.Module):
         )
         self.qkv = _linear(width, 3 * width, generator)
         self.out = _linear(width, width, generator)
-        self.up, self.down = (
-            _linear(width, 4 * width, generator),
-            _linear(4 * width, width, generator),
-        )
+        self.up = _linear(width, 4 * width, generator)
+        self.down = _linear(4 * width, width, generator)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (B, H, T, D/H) of the normed input."""
@@ -64,8 +63,8 @@ class Block(nn.Module):
         self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
     ) -> Tensor:
         q, k, v = self.project(x)
-        how = _how(x, positions, scheme, mask)
-        x = x + self.out(attention(q, k, v, **how).transpose(1, 2).flatten(2))
+        values = attention(q, k, v, **_attention_arguments(x, positions, scheme, mask))
+        x = x + self.out(values.transpose(1, 2).flatten(2))
         out: Tensor = x + self.down(F.gelu(self.up(self.norm_mlp(x))))
         return out
 
@@ -74,19 +73,20 @@ class Block(nn.Module):
     ) -> Tensor:
         """The attention weights (B, H, T, T) of this layer."""
         q, k, _ = self.project(x)
-        return attention_weights(q, k, **_how(x, positions, scheme, mask))
+        arguments = _attention_arguments(x, positions, scheme, mask)
+        return attention_weights(q, k, **arguments)
 
 
 class TinyTransformer(nn.Module):
-    """A Transformer to train in seconds, under any position scheme, which may be another at test time.
+    """A Transformer to train in seconds, under any position scheme.
 
-    Equation: x_m = E[token_m] + p(m), then the layers, then logits = W norm x_m;  p is
-        the scheme's `embedding`
+    Equation: x_m = E[token_m] + p(m), then the layers, then logits = W norm x_m;
+        p is the scheme's `embedding`
     Shapes: tokens (B, T), positions (T,) or (B, T) → logits (B, T, V)
 
     Positions are an argument of every call. Parameters of the scheme are parameters of
-    the model. The weights belong to no scheme: `model(tokens, positions, scheme=other)`
-    runs them under another one.
+    the model. The other weights belong to no scheme:
+    `model(tokens, positions, scheme=other)` runs them under another one.
 
     Args:
         vocabulary: V.
@@ -94,15 +94,16 @@ class TinyTransformer(nn.Module):
         width: D.
         heads: H, a divisor of D.
         layers: number of layers.
-        masked: True lets a token see itself and what is before it, False everything.
+        masked: whether a token sees only itself and earlier tokens, or all tokens.
         dtype: of the weights, the scheme's too. They are drawn in float64: float32
             draws differ between processors.
         generator: of the weights; token embeddings are drawn from N(0, 1), which is the
             paper's √D times N(0, 1/D).
 
     Raises:
-        TypeError, ValueError: an argument of another kind; when called, tokens that are
-            not integers of shape (B, T).
+        TypeError, ValueError: a size is not an integer ≥ 1, the heads don't divide the
+            width, `scheme` is not a `PositionScheme`, or `dtype` is not floating; when
+            called, the tokens are not integers of shape (B, T).
 
     Source: vaswani2017
     Chapter: 06
@@ -123,7 +124,8 @@ class TinyTransformer(nn.Module):
         super().__init__()
         _checks.whole_number("vocabulary", vocabulary, least=1)
         _checks.whole_number("layers", layers, least=1)
-        self.scheme, self.masked = _checked(scheme), masked
+        _check_scheme(scheme)
+        self.scheme, self.masked = scheme, masked
         self.tokens = nn.Parameter(
             torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
         )
@@ -138,24 +140,24 @@ class TinyTransformer(nn.Module):
     def embed(
         self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
     ) -> Tensor:
-        """The input of the first layer (B, T, D): token embeddings, plus positions where the scheme adds them."""
+        """The first layer's input (B, T, D): embeddings, and what the scheme adds."""
         if (
             not isinstance(tokens, Tensor)
             or tokens.is_floating_point()
             or tokens.dim() != 2
         ):
             raise ValueError(
-                "tokens must be integers of shape (B, T), got "
-                f"{getattr(tokens, 'shape', tokens)!r}"
+                "tokens must be integers of shape (B, T), "
+                f"got {getattr(tokens, 'shape', tokens)!r}"
             )
-        scheme = self.scheme if scheme is None else _checked(scheme)
+        scheme = self._chosen(scheme)
         x = self.tokens[tokens]
         return x if scheme.embedding is None else x + scheme.embedding(positions)
 
     def forward(
         self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
     ) -> Tensor:
-        scheme = self.scheme if scheme is None else _checked(scheme)
+        scheme = self._chosen(scheme)
         x = self.embed(tokens, positions, scheme=scheme)
         for block in self._layers():
             x = block(x, positions, scheme, self._mask(positions))
@@ -166,12 +168,18 @@ class TinyTransformer(nn.Module):
         self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
     ) -> list[Tensor]:
         """The attention weights (B, H, T, T), one tensor for each layer."""
-        scheme = self.scheme if scheme is None else _checked(scheme)
+        scheme = self._chosen(scheme)
         x, maps = self.embed(tokens, positions, scheme=scheme), []
         for block in self._layers():
             maps.append(block.weights(x, positions, scheme, self._mask(positions)))
             x = block(x, positions, scheme, self._mask(positions))
         return maps
+
+    def _chosen(self, scheme: PositionScheme | None) -> PositionScheme:
+        if scheme is None:
+            return self.scheme
+        _check_scheme(scheme)
+        return scheme
 
     def _layers(self) -> Iterator[Block]:
         return (block for block in self.blocks if isinstance(block, Block))
@@ -185,10 +193,10 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     return linear(nn.init.normal_(weight, std=inputs**-0.5, generator=generator))
 
 
-def _how(
+def _attention_arguments(
     x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
 ) -> dict[str, Any]:
-    """The arguments of `attention` beside q, k and v; hidden states only for schemes that take them."""
+    """The arguments of `attention` besides q, k, v; hidden states where used."""
     hidden = {"q_x": x, "k_x": x} if _takes_hidden_states(scheme) else {}
     return {
         "q_positions": positions,
@@ -200,23 +208,22 @@ def _how(
 
 
 def _takes_hidden_states(scheme: PositionScheme) -> bool:
-    for place in (scheme.transform, scheme.bias, scheme.scores):
-        callee = place.forward if isinstance(place, nn.Module) else place
+    for function in (scheme.transform, scheme.bias, scheme.scores):
+        callee = function.forward if isinstance(function, nn.Module) else function
         if callee is not None and "q_x" in inspect.signature(callee).parameters:
             return True
     return False
 
 
-def _checked(scheme: Any) -> PositionScheme:
+def _check_scheme(scheme: Any) -> None:
     if not isinstance(scheme, PositionScheme):
         raise TypeError(
             f"scheme must be a PositionScheme such as scheme.NOPE, got {scheme!r}"
         )
-    return scheme
 
 
 def _modules(scheme: PositionScheme) -> list[nn.Module]:
-    """The modules that a scheme's places are, belong to, or were given, each once."""
+    """The modules that a scheme's fields are, belong to or hold, each once."""
 
     def inside(value: Any) -> Iterator[nn.Module]:
         if isinstance(value, nn.Module):
@@ -227,5 +234,5 @@ def _modules(scheme: PositionScheme) -> list[nn.Module]:
         elif inspect.ismethod(value):
             yield from inside(value.__self__)
 
-    found = (module for place in PLACES for module in inside(getattr(scheme, place)))
-    return list({id(module): module for module in found}.values())
+    modules = (module for field in PLACES for module in inside(getattr(scheme, field)))
+    return list({id(module): module for module in modules}.values())

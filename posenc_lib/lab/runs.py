@@ -1,4 +1,4 @@
-"""Runs that take longer than a chapter may: made by a command, stored with their settings, read by chapters."""
+"""Longer runs: made by a command, stored with their settings, read by chapters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASKS: dict[str, Task] = {"three-back": k_back(3), "common-token": common_token(
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a run depends on, beside its scheme and its seed.
+    """All that a run depends on besides its scheme and its seed.
 
     Args:
         task: a name in `TASKS`.
@@ -38,7 +38,7 @@ class Settings:
         width, heads, layers, masked: of `TinyTransformer`.
 
     Raises:
-        ValueError: an unknown task.
+        ValueError: the task is unknown.
 
     Chapter: 06
     """
@@ -69,32 +69,34 @@ EXPERIMENTS: dict[str, Settings] = {
 
 
 def scrambled(positions: Tensor, dim: int) -> Tensor:
-    """A deterministic formula without structure: every position has a vector, and no two have to do with one another.
+    """A deterministic formula without structure: positions' vectors are unrelated.
 
     Equation: PE(m, j) = √6 (frac(43758.5453 sin(12.9898 m + 78.233 j)) − ½)
     Shapes: positions (..., T) → (..., T, d)
 
     The fraction of a large multiple of a sine is a well-known cheap hash. The factor
-    gives it the sinusoid's mean square, ½. It is no encoding that anybody uses; chapter
-    06 needs one that can be computed and does not generalise.
+    gives it the sinusoid's mean square, ½. Nobody uses it as an encoding; chapter 06
+    needs one that can be computed and does not generalise.
 
     Args:
         positions: m.
         dim: d, at least 1.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: `positions` is not a tensor of integers, or `dim` is not
+            an integer ≥ 1.
 
     Chapter: 06
     """
     m = _checks.position_tensor("positions", positions).to(torch.float64)
-    j = torch.arange(_checks.whole_number("dim", dim, least=1), dtype=torch.float64)
-    turns = 43758.5453 * torch.sin(12.9898 * m[..., None] + 78.233 * j)
-    return (6**0.5 * (turns - turns.floor() - 0.5)).to(torch.float32)
+    _checks.whole_number("dim", dim, least=1)
+    j = torch.arange(dim, dtype=torch.float64)
+    large = 43758.5453 * torch.sin(12.9898 * m[..., None] + 78.233 * j)
+    return (6**0.5 * (large - large.floor() - 0.5)).to(torch.float32)
 
 
 def _redrawn(table: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A table with entries from N(0, 0.02²), drawn in float64 for the reason that `train_run` gives."""
+    """A table with entries from N(0, 0.02²), in float64 as `train_run` explains."""
     for entries in table.double().parameters():
         nn.init.normal_(entries, std=0.02, generator=generator)
     return table
@@ -104,10 +106,9 @@ def _t5(
     settings: Settings, generator: torch.Generator, buckets: int, far: int
 ) -> PositionScheme:
     """T5's bias, in both directions where nothing is masked."""
-    both = not settings.masked
     table = T5Bias(
         settings.heads,
-        bidirectional=both,
+        bidirectional=not settings.masked,
         num_buckets=buckets,
         max_distance=far,
         std=0.02,
@@ -145,13 +146,13 @@ SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
 def train_run(
     settings: Settings, name: str, seed: int, *, progress: bool = False
 ) -> tuple[TinyTransformer, list[float]]:
-    """Make the model of a run and train it.
+    """Build the model of a run and train it.
 
     Shapes: → the model, and the loss of each step
 
-    One generator, seeded with `seed`, makes the scheme's parameters, then the weights,
+    One generator, seeded with `seed`, draws the scheme's parameters, then the weights,
     then the batches. Training runs in float64, so that another processor's rounding,
-    which training magnifies, does not make another result.
+    which training magnifies, does not change the result.
 
     Args:
         settings: the settings.
@@ -160,7 +161,7 @@ def train_run(
         progress: as in `train`.
 
     Raises:
-        ValueError: an unknown scheme; then as `train`.
+        ValueError: the scheme is unknown; then as `train`.
 
     Chapter: 06
     """
@@ -196,14 +197,14 @@ def evaluate(
     *,
     scheme: PositionScheme | None = None,
 ) -> dict[str, dict[str, list[int]]]:
-    """Test a model at all lengths, and count the right answers at each position.
+    """Test a model at all lengths, and count the correct answers at each position.
 
     Equation: correct_m and total_m of `correct_by_position`, for each length T
-    Shapes: → {"correct": {"T": [correct_0, …]}, "total": {"T": [total_0, …]}}, keys as
-        JSON has them
+    Shapes: → {"correct": {"T": [correct_0, …]}, "total": {"T": [total_0, …]}},
+        with the keys as strings, as in JSON
 
-    The test sequences come from a generator of their own, so that runs with one seed
-    are asked the same.
+    The test sequences come from a separate generator, so that runs with one seed are
+    tested on the same ones.
 
     Args:
         model: the model.
@@ -217,7 +218,7 @@ def evaluate(
     Chapter: 06
     """
     generator = torch.Generator().manual_seed(1_000_000 + seed)
-    found: dict[str, dict[str, list[int]]] = {"correct": {}, "total": {}}
+    counts: dict[str, dict[str, list[int]]] = {"correct": {}, "total": {}}
     for length in settings.lengths:
         correct, total = correct_by_position(
             model,
@@ -227,14 +228,12 @@ def evaluate(
             generator=generator,
             scheme=scheme,
         )
-        found["correct"][str(length)], found["total"][str(length)] = (
-            correct.tolist(),
-            total.tolist(),
-        )
-    return found
+        counts["correct"][str(length)] = correct.tolist()
+        counts["total"][str(length)] = total.tolist()
+    return counts
 
 
-def _last_loss(losses: list[float]) -> float:
+def last_loss(losses: list[float]) -> float:
     """The mean loss of the last 20 steps, as it is stored."""
     last = losses[-20:]
     return round(sum(last) / len(last), 6)
@@ -243,10 +242,10 @@ def _last_loss(losses: list[float]) -> float:
 def run(
     settings: Settings, name: str, seed: int, *, progress: bool = False
 ) -> dict[str, Any]:
-    """One run, ready to be stored: its loss over the last steps, and what `evaluate` finds.
+    """One run, ready to be stored: its last loss, and the counts of `evaluate`.
 
-    Shapes: → {"scheme": name, "seed": seed, "loss": number, "correct": {…}, "total":
-        {…}}
+    Shapes: → {"scheme": name, "seed": seed, "loss": number,
+        "correct": {…}, "total": {…}}
 
     Args:
         settings, name, seed, progress: as in `train_run`.
@@ -260,13 +259,13 @@ def run(
     return {
         "scheme": name,
         "seed": seed,
-        "loss": _last_loss(losses),
+        "loss": last_loss(losses),
         **evaluate(model, settings, seed),
     }
 
 
 def versions() -> dict[str, str]:
-    """What the numbers of a run may depend on beside its settings.
+    """What the numbers of a run may depend on besides its settings.
 
     Chapter: 06
     """
@@ -286,12 +285,12 @@ def sweep(
     make: Callable[..., dict[str, Any]] = run,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """All runs of some schemes and seeds, stored in a file after each of them; runs that the file has are kept.
+    """All runs of some schemes and seeds, stored in a file after each of them.
 
     Shapes: → {"settings": {…}, "versions": {…}, "runs": [run, …]}
 
     Args:
-        path: the JSON file, made or added to.
+        path: the JSON file, made or added to; runs that it has are kept.
         settings: of all runs in the file.
         names: schemes, in `SCHEMES`.
         seeds: seeds.
@@ -299,8 +298,8 @@ def sweep(
         progress: as in `train`.
 
     Raises:
-        ValueError: an unknown scheme, before anything is run; a file with other
-            settings, or of other versions.
+        ValueError: a scheme is unknown, before anything is run; the file has other
+            settings or versions.
 
     Chapter: 06
     """
@@ -318,8 +317,8 @@ def sweep(
 def load(name: str) -> dict[str, Any]:
     """Stored runs by name, as `sweep` left them, or what `lab.costs` measured.
 
-    Shapes: → {"settings": Settings (a dict for "costs"), "versions": {…}, "runs": [run,
-        …]}
+    Shapes: → {"settings": Settings (a dict for "costs"), "versions": {…},
+        "runs": [run, …]}
 
     Args:
         name: "three_back", "costs" or another file of the package.
@@ -332,9 +331,9 @@ def load(name: str) -> dict[str, Any]:
     folder = files("posenc_lib.lab").joinpath("data")
     known = tuple(
         sorted(
-            entry.name.removesuffix(".json")
-            for entry in folder.iterdir()
-            if entry.name.endswith(".json")
+            file.name.removesuffix(".json")
+            for file in folder.iterdir()
+            if file.name.endswith(".json")
         )
     )
     _checks.one_of("name", name, known)
@@ -356,7 +355,7 @@ def accuracies(
     first: int = 0,
     last: int | None = None,
 ) -> Tensor:
-    """For each stored run of a scheme, the share of right answers at one test length.
+    """For each stored run of a scheme, the share of correct answers at one test length.
 
     Equation: Σ_m correct_m / Σ_m total_m over positions m = first … last − 1
     Shapes: → (runs,), float64
@@ -377,9 +376,9 @@ def accuracies(
     if not runs:
         known = sorted({run["scheme"] for run in stored["runs"]})
         raise ValueError(f"name must be one of {', '.join(known)}; got {name!r}")
-    if (key := str(length)) not in runs[0]["total"]:
-        known = ", ".join(runs[0]["total"])
-        raise ValueError(f"length must be one of {known}; got {length}")
+    key, tested = str(length), runs[0]["total"]
+    if key not in tested:
+        raise ValueError(f"length must be one of {', '.join(tested)}; got {length}")
     part = slice(first, last)
     shares = [
         sum(run["correct"][key][part]) / sum(run["total"][key][part]) for run in runs
@@ -390,27 +389,27 @@ def accuracies(
 def stored_or_new(
     path: Path, settings: dict[str, Any], versions: dict[str, str]
 ) -> dict[str, Any]:
-    """What the file holds, if it is of these settings and versions; where there is no file, no runs yet."""
-    ours = json.loads(json.dumps({"settings": settings, "versions": versions}))
+    """The file's runs, if it is of these settings and versions; none without a file."""
+    expected = json.loads(json.dumps({"settings": settings, "versions": versions}))
     if not path.exists():
-        return {**ours, "runs": []}
+        return {**expected, "runs": []}
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for part in ("settings", "versions"):
-        if stored[part] != ours[part]:
+        if stored[part] != expected[part]:
             raise ValueError(
-                f"{path} holds runs with {part} {stored[part]}, asked for "
-                f"{ours[part]}: name another file"
+                f"{path} holds runs with {part} {stored[part]}, "
+                f"asked for {expected[part]}: name another file"
             )
     return stored
 
 
 def write(path: Path, stored: dict[str, Any]) -> None:
-    """One line for each run, through a second file: a stop while writing leaves the old one whole."""
+    """One line for each run; a stop while writing leaves the old file whole."""
     runs = ",\n".join(json.dumps(r, separators=(",", ":")) for r in stored["runs"])
     head = json.dumps(
         {key: part for key, part in stored.items() if key != "runs"}, indent=1
     )
     text = f'{head[:-2]},\n "runs": [\n{runs}\n]}}\n'
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

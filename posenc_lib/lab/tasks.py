@@ -1,4 +1,4 @@
-"""Tasks: what the model sees, what it is to say at each position, and what it could say without knowing the order."""
+"""Tasks: what the model sees, what it must answer, and how well without the order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch import Tensor
 
 from posenc_lib import _checks
 
-IGNORE = (
-    -100
-)  # the target of a position at which nothing is asked; F.cross_entropy leaves it out
+IGNORE = -100  # the target where nothing is asked; F.cross_entropy leaves it out
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Task:
     Shapes: draw(batch, length, generator) → tokens (B, T) and targets (B, T), int64
 
     Args:
-        name: what people call it.
+        name: its name in print.
         vocabulary: tokens are 0 … V−1, and so are the answers.
         draw: makes a batch; a target is `IGNORE` where nothing is asked.
 
@@ -36,10 +34,10 @@ class Task:
 
 
 def k_back(k: int = 3, *, vocabulary: int = 16) -> Task:
-    """Say the token that stands k positions back: it can't be done without the order of the tokens.
+    """Name the token k positions back, which can't be done without the order.
 
-    Equation: y_m = x_{m−k} for m ≥ k, nothing asked before;  x_m uniform on 0 … V−1,
-        independent
+    Equation: y_m = x_{m−k} for m ≥ k, nothing asked before;
+        x_m uniform on 0 … V−1, independent
     Shapes: draw(B, T, generator) → (B, T), (B, T), int64
 
     Args:
@@ -47,8 +45,8 @@ def k_back(k: int = 3, *, vocabulary: int = 16) -> Task:
         vocabulary: V, at least 2.
 
     Raises:
-        TypeError, ValueError: an argument of another kind; when drawn from, a length
-            that is not above k.
+        TypeError, ValueError: `k` is not an integer ≥ 1 or `vocabulary` not an integer
+            ≥ 2; when drawn from, the length is not above k.
 
     Chapter: 06
     """
@@ -69,10 +67,10 @@ def k_back(k: int = 3, *, vocabulary: int = 16) -> Task:
 
 
 def common_token(share: float = 0.3, *, vocabulary: int = 16) -> Task:
-    """Say which token the sequence was filled with: a control, for which the order of the tokens is of no use.
+    """Name the token that fills the sequence: a control that needs no order.
 
-    Equation: x_m = a with probability s, else uniform on 0 … V−1;  y_m = a;  a uniform,
-        one for each sequence
+    Equation: x_m = a with probability s, else uniform on 0 … V−1;  y_m = a;
+        a uniform, one for each sequence
     Shapes: draw(B, T, generator) → (B, T), (B, T), int64
 
     Args:
@@ -80,11 +78,13 @@ def common_token(share: float = 0.3, *, vocabulary: int = 16) -> Task:
         vocabulary: V, at least 2.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, or out of its range.
+        TypeError, ValueError: `share` is not a number in (0, 1], or `vocabulary` is not
+            an integer ≥ 2.
 
     Chapter: 06
     """
-    if _checks.positive("share", share) > 1:
+    _checks.positive("share", share)
+    if share > 1:
         raise ValueError(f"share must be at most 1, got {share}")
     _checks.whole_number("vocabulary", vocabulary, least=2)
 
@@ -104,7 +104,7 @@ def common_token(share: float = 0.3, *, vocabulary: int = 16) -> Task:
 
 
 def best_without_order(length: int, *, vocabulary: int = 16) -> float:
-    """The best accuracy in `k_back` of a model that sees the tokens and not their order: it names the most frequent.
+    """The best accuracy in `k_back` without order: that of the most frequent token.
 
     Equation: E[max_v c_v] / N for N = T − 1 other tokens with counts c_v;
         P(max_v c_v ≤ c) = N!/V^N · [z^N] (Σ_{j≤c} z^j/j!)^V
@@ -118,12 +118,13 @@ def best_without_order(length: int, *, vocabulary: int = 16) -> float:
         vocabulary: V, at least 2.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, named in the message.
+        TypeError, ValueError: `length` or `vocabulary` is not an integer ≥ 2.
 
     Chapter: 06
     """
-    others = _checks.whole_number("length", length, least=2) - 1
+    _checks.whole_number("length", length, least=2)
     _checks.whole_number("vocabulary", vocabulary, least=2)
+    others = length - 1
     # The counts are independent Poisson numbers, given their sum N: every term is a
     # probability, and none overflows.
     mean = others / vocabulary
@@ -138,7 +139,6 @@ def best_without_order(length: int, *, vocabulary: int = 16) -> float:
             total = np.convolve(total, poisson[: most + 1])[: others + 1]
         return float(total[others]) if len(total) > others else 0.0
 
-    at_most = np.array([sum_is_all(most) for most in range(others + 1)]) / sum_is_all(
-        others
-    )
+    joint = np.array([sum_is_all(most) for most in range(others + 1)])
+    at_most = joint / joint[-1]  # given that the sum is N
     return float((1 - at_most[:-1]).sum()) / others

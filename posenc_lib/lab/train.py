@@ -49,8 +49,8 @@ def train(
 ) -> tuple[TinyTransformer, list[float]]:
     """Train a model in place with Adam, on a new batch at each step.
 
-    Equation: η_s = η · min(10 s/S, 1) · (1 + cos(π s/S))/2 at step s of S: a short
-        warm-up, then a cosine to 0
+    Equation: η_s = η · min(10 s/S, 1) · (1 + cos(π s/S))/2 at step s of S:
+        a short warm-up, then a cosine to 0
     Shapes: → the model, and the loss of each step
 
     Args:
@@ -62,30 +62,25 @@ def train(
         lr: η.
         generator: of the batches, on the CPU.
         positions: `positions(length, generator)` for each step.
-        progress: writes one line to stderr that says how far it is.
+        progress: write one line to stderr that says how far it is.
 
     Raises:
-        TypeError, ValueError: an argument of another kind; FloatingPointError where the
-            loss is no longer a number.
+        TypeError, ValueError: `length`, `steps` or `batch` is not an integer ≥ 1, or
+            `lr` is not a number above 0; FloatingPointError: the loss is not finite.
 
     Chapter: 06
     """
     for name, value in (("length", length), ("steps", steps), ("batch", batch)):
         _checks.whole_number(name, value, least=1)
+    _checks.positive("lr", lr)
     # Fused, one kernel updates all weights: a step takes a tenth less.
-    optimiser = torch.optim.Adam(
-        model.parameters(), lr=_checks.positive("lr", lr), fused=True
-    )
+    optimiser = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
     losses: list[float] = []
     model.train()
     for step in range(1, steps + 1):
+        warm_up = min(10 * step / steps, 1.0)
         for group in optimiser.param_groups:
-            group["lr"] = (
-                lr
-                * min(10 * step / steps, 1.0)
-                * (1 + math.cos(math.pi * step / steps))
-                / 2
-            )
+            group["lr"] = lr * warm_up * (1 + math.cos(math.pi * step / steps)) / 2
         tokens, targets = task.draw(batch, length, generator)
         logits = model(tokens, positions(length, generator))
         loss = F.cross_entropy(
@@ -102,8 +97,8 @@ def train(
         if progress and (step % 50 == 0 or step == steps):
             end = "\n" if step == steps else ""
             print(
-                f"\r{task.name}, {model.scheme.name}: step {step}/{steps}, loss "
-                f"{losses[-1]:.4f}",
+                f"\r{task.name}, {model.scheme.name}: "
+                f"step {step}/{steps}, loss {losses[-1]:.4f}",
                 end=end,
                 file=sys.stderr,
             )
@@ -121,10 +116,10 @@ def correct_by_position(
     positions: Positions = sequential,
     scheme: PositionScheme | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """How often the model is right at each position, and how often it was asked there.
+    """How many answers are correct at each position, and how many were asked for.
 
-    Equation: correct_m = Σ_b [argmax logits_bm = y_bm],  total_m = Σ_b [something is
-        asked at m]
+    Equation: correct_m = Σ_b [argmax logits_bm = y_bm],
+        total_m = Σ_b [something is asked at m]
     Shapes: → (T,), (T,), int64
 
     Args:
@@ -137,17 +132,17 @@ def correct_by_position(
         scheme: run the same weights under this scheme; None is the one of training.
 
     Raises:
-        TypeError, ValueError: an argument of another kind.
+        TypeError, ValueError: `sequences` is not an integer ≥ 1; as `task.draw` and the
+            model.
 
     Chapter: 06
     """
     _checks.whole_number("sequences", sequences, least=1)
     correct, total = (torch.zeros(length, dtype=torch.int64) for _ in range(2))
-    room = max(
-        1, 2**22 // length**2
-    )  # sequences at once, so that the scores stay below 16 MiB a head
-    for first in range(0, sequences, room):
-        tokens, targets = task.draw(min(room, sequences - first), length, generator)
+    # sequences at once, so that the scores stay below 16 MiB a head
+    batch = max(1, 2**22 // length**2)
+    for first in range(0, sequences, batch):
+        tokens, targets = task.draw(min(batch, sequences - first), length, generator)
         answers = model(tokens, positions(length, generator), scheme=scheme).argmax(-1)
         correct += (answers == targets).sum(0)
         total += (targets != IGNORE).sum(0)
@@ -164,7 +159,7 @@ def accuracy(
     positions: Positions = sequential,
     scheme: PositionScheme | None = None,
 ) -> dict[int, float]:
-    """The share of right answers at each length, over all positions at which something is asked.
+    """The share of correct answers at each length, over all positions with a question.
 
     Equation: Σ_m correct_m / Σ_m total_m
 
@@ -178,7 +173,7 @@ def accuracy(
 
     Chapter: 06
     """
-    found = {}
+    shares = {}
     for length in lengths:
         correct, total = correct_by_position(
             model,
@@ -189,5 +184,5 @@ def accuracy(
             positions=positions,
             scheme=scheme,
         )
-        found[length] = float(correct.sum() / total.sum())
-    return found
+        shares[length] = float(correct.sum() / total.sum())
+    return shares
