@@ -18,21 +18,21 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n")
 
 
-def inspect(given: argparse.Namespace) -> None:
+def inspect(options: argparse.Namespace) -> None:
     """Print the report of one configuration, or draw it."""
     from posenc_lib.checkpoints import as_dict, figure, read, text
 
-    checkpoint = read(given.config, class_defaults=given.class_defaults)
-    if given.plot is not None:
-        figure(checkpoint).savefig(given.plot, dpi=150)
-    if given.json:
+    checkpoint = read(options.config, class_defaults=options.class_defaults)
+    if options.plot is not None:
+        figure(checkpoint).savefig(options.plot, dpi=150)
+    if options.json:
         print(json.dumps(as_dict(checkpoint), indent=2, ensure_ascii=False))
     else:
         print(text(checkpoint))
 
 
-def names(given: argparse.Namespace) -> None:
-    """Print the names of the shipped configurations, each with its first layer's encoding."""
+def names(options: argparse.Namespace) -> None:
+    """Print the names of the shipped configurations, each with its encodings."""
     from posenc_lib.checkpoints import read, shipped
 
     known = shipped()
@@ -50,21 +50,18 @@ def names(given: argparse.Namespace) -> None:
         print(f"{name:<{width}}  {', '.join((*used, *tables))}")
 
 
-def diff(given: argparse.Namespace) -> None:
+def diff(options: argparse.Namespace) -> None:
     """Print what changes between two configurations."""
     from posenc_lib.checkpoints import differences, read
 
     pair = [
-        read(config, class_defaults=given.class_defaults)
-        for config in (given.one, given.other)
+        read(config, class_defaults=options.class_defaults)
+        for config in (options.one, options.other)
     ]
     print(f"{pair[0].name} → {pair[1].name}")
     lines = differences(*pair)
-    print(
-        "\n".join(f"  {line}" for line in lines)
-        if lines
-        else "  no difference in positions"
-    )
+    for line in lines or ["no difference in positions"]:
+        print(f"  {line}")
 
 
 def add_inspect(commands: Any) -> None:
@@ -115,7 +112,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 if it went well, 1 if the doctor finds a fault, 2 for an error, which is one line."""
+    """Run one command: 0 for success, 1 if the doctor finds a fault, 2 for an error."""
     parser = OneLineParser(
         "python -m posenc_lib",
         description=(__doc__ or "").split(":")[0] + ".",
@@ -124,9 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for add in COMMANDS:
         add(commands)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        status = given.run(given) or 0
+        status = options.run(options) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         status = 0
@@ -151,7 +148,10 @@ def _add_class_defaults(parser: Any) -> None:
     parser.add_argument(
         "--class-defaults",
         action="store_true",
-        help="fill in what a file leaves to transformers' class, and say which keys these are",
+        help=(
+            "fill in what a file leaves to transformers' class, "
+            "and say which keys these are"
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures that can be checked: a picture, a sentence that says what it shows, and numbers made from what it draws."""
+"""Figures that can be checked: a picture, a sentence, and numbers of what it draws."""
 
 from __future__ import annotations
 

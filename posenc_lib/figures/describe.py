@@ -1,4 +1,4 @@
-"""Say in words and numbers what a figure draws, so that a test can notice when it draws something else."""
+"""Say in words and numbers what a figure draws, so that a test notices a change."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Rows = dict[str, Any]
 
 
 def describe(fig: Figure, alt: str = "", *, digits: int = 4, data: bool = True) -> str:
-    """Describe what a figure draws: its panels, labels, legends and artists, and the numbers behind each artist.
+    """Describe what a figure draws: panels, labels, legends, artists and their numbers.
 
     A line of numbers ends in `±q`, where q is one unit of the last of `digits` digits
     of the data's range. It holds the smallest and largest value, values at fixed
-    places, and two sums with fixed random weights. All of them are continuous in the
+    indices, and two sums with fixed random weights. All of them are continuous in the
     data. So a change below q cannot show, whatever the machine, and a change of the
     whole (swapped halves, another scale, a shift) must. Every other line is exact. Data
     on a logarithmic axis are described by their logarithm, as they are drawn. What is
@@ -44,8 +44,8 @@ def describe(fig: Figure, alt: str = "", *, digits: int = 4, data: bool = True) 
         fig: the figure.
         alt: the sentence to begin with.
         digits: digits that must agree; 2 suits the result of a short training.
-        data: False leaves the numbers out and keeps the structure. Then assert what the
-            figure is to show.
+        data: False leaves the numbers out and keeps the structure. Then assert what
+            the figure is to show.
 
     Returns:
         The description, many lines, without a line break at the end.
@@ -63,8 +63,8 @@ def describe(fig: Figure, alt: str = "", *, digits: int = 4, data: bool = True) 
     for number, ax in enumerate(panels, 1):
         if ax.name == "3d" and data:
             raise ValueError(
-                f"panel {number} has 3-D axes, which cannot be described: draw a "
-                "projection or a section"
+                f"panel {number} has 3-D axes, which cannot be described: "
+                "draw a projection or a section"
             )
         lines.append(_heading(ax, f"Panel {number} of {len(panels)}"))
         for name, rows in _artists(ax, data):
@@ -86,7 +86,8 @@ def _heading(ax: Axes, panel: str) -> str:
             parts.append(f"{letter}: {words}")
         if isinstance(axis.get_major_locator(), (FixedLocator, StrCategoryLocator)):
             parts.append(
-                f"{letter} ticks: {', '.join(label.get_text() for label in axis.get_ticklabels())}"
+                f"{letter} ticks: "
+                f"{', '.join(label.get_text() for label in axis.get_ticklabels())}"
             )
     if legend := ax.get_legend():
         parts.append(
@@ -140,9 +141,8 @@ def _artists(ax: Any, data: bool) -> Iterator[tuple[str, Rows]]:
                 | _coloured(collection),
             )
         elif isinstance(collection, ContourSet):
-            yield from _unknown(
-                kind, data
-            )  # how many vertices a contour has depends on the last bit of the data
+            # how many vertices a contour has depends on the last bit of the data
+            yield from _unknown(kind, data)
         else:
             corners = np.concatenate(
                 [np.empty((0, 2)), *(path.vertices for path in collection.get_paths())]
@@ -160,27 +160,22 @@ def _artists(ax: Any, data: bool) -> Iterator[tuple[str, Rows]]:
         text for text in ax.texts if text.get_visible() and text.get_text().strip()
     ]
     if texts:
-        at = [
+        points = [
             text.xy if isinstance(text, Annotation) else text.get_position()
             for text in texts
         ]
-        x, y = (
-            [ax.convert_xunits(x) for x, _ in at],
-            [ax.convert_yunits(y) for _, y in at],
-        )
-        yield (
-            f"texts {', '.join(repr(text.get_text()) for text in texts)}",
-            {"x": x, "y": y},
-        )
+        x = [ax.convert_xunits(x) for x, _ in points]
+        y = [ax.convert_yunits(y) for _, y in points]
+        words = ", ".join(repr(text.get_text()) for text in texts)
+        yield f"texts {words}", {"x": x, "y": y}
 
 
 def _unknown(kind: str, data: bool) -> Iterator[tuple[str, Rows]]:
     if data:
         raise ValueError(
-            f"the figure draws a {kind}, whose data describe() cannot read: draw it "
-            "with lines, images, bars, points, "
-            "quiver or annotate, or pass data=False and assert what the figure is to "
-            "show"
+            f"the figure draws a {kind}, whose data describe() cannot read: "
+            "draw it with lines, images, bars, points, quiver or annotate, "
+            "or pass data=False and assert what the figure is to show"
         )
     yield kind, {}
 
@@ -203,7 +198,7 @@ def _logarithm(row: str, values: Any) -> Rows:
 
 
 def _coloured(mappable: Any) -> Rows:
-    """The numbers that are drawn as colours, and the two that the ends of the colour map stand for."""
+    """The numbers drawn as colours, and those at the ends of the colour map."""
     values = mappable.get_array()
     if values is None:
         return {}
@@ -237,7 +232,7 @@ def _size(values: Any) -> str:
 
 
 def _numbers(values: Any, digits: int) -> str:
-    """Describe an array by functions that are continuous in it; an argmax or a hash would flip at a tie."""
+    """Describe an array by continuous functions; an argmax would flip at a tie."""
     values = _floats(values)
     flat = values.ravel()
     finite = flat[np.isfinite(flat)]
@@ -250,37 +245,35 @@ def _numbers(values: Any, digits: int) -> str:
     decimals = min(digits - 1 - math.floor(math.log10(scale / 0.97)), FLOOR_DECIMALS)
 
     def text(numbers: Any) -> str:
-        return " ".join(
-            f"{round(float(number), decimals) + 0.0:.10g}" for number in numbers
-        )  # + 0.0: no "-0"
+        rounded = (round(float(number), decimals) + 0.0 for number in numbers)  # no -0
+        return " ".join(f"{number:.10g}" for number in rounded)
 
     if flat.size <= SAMPLES:
         line = text(flat)
     else:
-        sums = (
-            _weights(2, flat.size)
-            @ np.where(np.isfinite(flat), flat, 0.0)
-            / math.sqrt(flat.size)
+        known = np.where(np.isfinite(flat), flat, 0.0)
+        sums = _weights(2, flat.size) @ known / math.sqrt(flat.size)
+        line = (
+            f"min {text([low])} max {text([high])} at "
+            f"{text(flat[_indices(values.shape)])} sums {text(sums)}"
         )
-        line = f"min {text([low])} max {text([high])} at {text(flat[_places(values.shape)])} sums {text(sums)}"
     return f"{line} ±{10.0**-decimals:g}"
 
 
-def _places(shape: tuple[int, ...]) -> np.ndarray:
-    """Fixed places that spread over the array and, in a matrix, leave the diagonal, where all may be equal."""
+def _indices(shape: tuple[int, ...]) -> np.ndarray:
+    """Fixed indices spread over the array; off a matrix's diagonal, often constant."""
     spread = [np.linspace(0, size - 1, SAMPLES).astype(int) for size in shape]
     return np.unique(
         np.ravel_multi_index(
-            [np.roll(places, 3 * axis) for axis, places in enumerate(spread)], shape
+            [np.roll(indices, 3 * axis) for axis, indices in enumerate(spread)], shape
         )
     )
 
 
 def _weights(rows: int, columns: int) -> np.ndarray:
-    """Numbers with mean 0 and variance 1 that are the same everywhere: splitmix64, not numpy's generators."""
-    z = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(
-        0x9E3779B97F4A7C15
-    )
+    """Numbers of mean 0 and variance 1, by splitmix64: the same in any NumPy."""
+    z = np.arange(1, rows * columns + 1, dtype=np.uint64)
+    z = z * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))

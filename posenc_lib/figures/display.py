@@ -1,4 +1,4 @@
-"""Show a figure, or the library's own source, in a notebook so that the notebook's test checks it."""
+"""Show a figure, or the library's source, so that the notebook's test checks it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def show(fig: Figure, alt: str, *, digits: int = 4, data: bool = True) -> None:
     """
     if not isinstance(fig, Figure):
         raise TypeError(
-            f"fig must be a matplotlib Figure, got {type(fig).__name__}: fig, ax = "
-            "plt.subplots()"
+            f"fig must be a matplotlib Figure, got {type(fig).__name__}: "
+            "fig, ax = plt.subplots()"
         )
     check_sentence("alt", alt)
     text = describe(fig, alt, digits=digits, data=data)
@@ -54,17 +54,18 @@ def show(fig: Figure, alt: str, *, digits: int = 4, data: bool = True) -> None:
 
 
 def source(*objects: Any, docstring: bool = False) -> None:
-    """Display the source of functions, classes and methods of this library, as it is installed.
+    """Display the source of functions, classes and methods of this library.
 
-    The reader of a chapter sees the code that ran, not a copy of it.
+    It is read from the installed package: the reader of a chapter sees the code that
+    ran, not a copy of it.
 
     Args:
         objects: functions, classes, methods or properties of `posenc_lib`.
-        docstring: True keeps the docstrings; False cuts each of them down to its first
-            line.
+        docstring: True keeps the docstrings; False cuts each down to its first
+            paragraph.
 
     Raises:
-        TypeError: an object is none of these.
+        TypeError: an object is of another kind.
         ValueError: an object is not defined in `posenc_lib`.
     """
     markdown, plain = [], []
@@ -81,7 +82,7 @@ def source(*objects: Any, docstring: bool = False) -> None:
 
 
 def check_sentence(argument: str, text: Any) -> None:
-    """Raise ValueError where `text` is not a sentence of at least four words that ends in a full stop."""
+    """Raise ValueError unless `text` is a sentence of four words or more and a stop."""
     if (
         not isinstance(text, str)
         or len(text.split()) < 4
@@ -89,13 +90,12 @@ def check_sentence(argument: str, text: Any) -> None:
     ):
         raise ValueError(
             f"{argument} must be a sentence of at least four words that ends in a full "
-            "stop and says what the picture "
-            f"shows, got {text!r}"
+            f"stop and says what the picture shows, got {text!r}"
         )
 
 
 def png(fig: Figure, dpi: int = DPI) -> bytes:
-    """Draw a figure as a PNG of at most 256 colours, a third of the size; the eye sees no difference."""
+    """Draw a figure as a PNG of at most 256 colours, which is a third of the size."""
     raw, small = io.BytesIO(), io.BytesIO()
     fig.savefig(raw, format="png", dpi=dpi)
     palette = (
@@ -132,8 +132,8 @@ def _source(thing: Any, docstring: bool) -> tuple[str, str, str]:
     package = PACKAGE.name
     if thing.__module__.partition(".")[0] != package:
         raise ValueError(
-            f"source() shows code of {package}, but {thing.__qualname__} is defined in "
-            f"{thing.__module__}"
+            f"source() shows code of {package}, "
+            f"but {thing.__qualname__} is defined in {thing.__module__}"
         )
     file = Path(inspect.getfile(thing)).relative_to(PACKAGE.parent).as_posix()
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
@@ -149,14 +149,12 @@ def _shorten_docstrings(code: str) -> str:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         and ast.get_docstring(node)
     ]
-    for node in sorted(
-        documented, key=lambda node: -node.lineno
-    ):  # from the end, so that line numbers stay true
+    # from the end, so that line numbers stay true
+    for node in sorted(documented, key=lambda node: -node.lineno):
         text = lines[node.lineno - 1 : node.end_lineno]
-        paragraph = next(
-            (i for i, line in enumerate(text) if not line.strip(' "')), len(text)
-        )
-        if paragraph < len(text):
-            text[paragraph - 1] += '"""'
-            lines[node.lineno - 1 : node.end_lineno] = text[:paragraph]
+        empty = (i for i, line in enumerate(text) if not line.strip(' "'))
+        end = next(empty, len(text))
+        if end < len(text):
+            text[end - 1] += '"""'
+            lines[node.lineno - 1 : node.end_lineno] = text[:end]
     return "\n".join(lines)

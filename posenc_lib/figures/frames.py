@@ -1,4 +1,4 @@
-"""A slider over pictures that were drawn beforehand: it moves without a kernel, without a network."""
+"""A slider over pictures drawn beforehand, which needs neither kernel nor network."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from PIL import Image
 from posenc_lib.figures.describe import describe
 from posenc_lib.figures.display import check_sentence, png
 
-# Sets up every slider that is not yet set up: no ids, so any number of sliders share a
-# page. The input is disabled in the HTML and enabled here, so that without JavaScript
-# it does not pretend to work. Keys stop here, or JupyterLab takes the arrows as its
-# own.
+# Sets up every slider that is not yet set up, without ids, so that any number of
+# sliders share a page. The input is disabled in the HTML and enabled here, so that
+# without JavaScript it does not pretend to work. Keys stop here, or JupyterLab would
+# take the arrows.
 SCRIPT = """
 document.querySelectorAll('.posenc-frames:not([data-ready])').forEach(function (root) {
   var slider = root.querySelector('input'), output = root.querySelector('output');
-  var pictures = root.querySelectorAll('img'), labels = JSON.parse(slider.dataset.labels);
+  var pictures = root.querySelectorAll('img'), \
+labels = JSON.parse(slider.dataset.labels);
   function show() {
     var now = Number(slider.value);
-    pictures.forEach(function (picture, i) { picture.style.display = i === now ? 'block' : 'none'; });
+    pictures.forEach(function (picture, i) { \
+picture.style.display = i === now ? 'block' : 'none'; });
     output.textContent = labels[now];
     slider.setAttribute('aria-valuetext', labels[now] + '. ' + pictures[now].alt);
   }
@@ -49,8 +51,8 @@ class Frames:
     network. Its text, which the notebook's test compares, describes what every frame
     draws.
 
-    With `live`, a running kernel that has ipywidgets shows a control of its own
-    instead, which draws the figure anew for each of those values. The refreshed
+    With `live`, a running kernel that has ipywidgets shows a control instead that
+    redraws the figure for each of those values. The refreshed
     notebook, and so the book, keep the frames. A notebook that a reader saves with such
     a control shows it again only when its cell is run again.
 
@@ -61,14 +63,14 @@ class Frames:
         label: what the slider sets, a name such as "base".
         alt: called with a value, returns a sentence that says what the frame shows.
         start: the index of the frame that is shown first.
-        live: the values that a live kernel offers, as many as you like; None: the
-            frames are all there is.
+        live: the values that a live kernel offers, as many as you like; None offers
+            the frames alone.
         format_value: called with a value, returns how it is written beside the slider.
         dpi: pixels per inch.
         digits: digits of the data that must agree on every machine; see `describe`.
 
     Raises:
-        TypeError: `draw` returns no figure.
+        TypeError: `alt` is not a function, or `draw` does not return a figure.
         ValueError: there are fewer than two values, `start` is not the index of one, an
             `alt` is not a sentence, two figures differ in size, or a figure draws
             something that `describe` cannot read.
@@ -89,8 +91,8 @@ class Frames:
     ) -> None:
         if not callable(alt):
             raise TypeError(
-                "alt must be a function of the value, for each frame shows something "
-                f"else; got {alt!r}"
+                "alt must be a function of the value, "
+                f"since each frame shows something else; got {alt!r}"
             )
         self.draw, self.label, self.alt, self.start = draw, label, alt, start
         self.format_value, self.dpi, self.digits = format_value, dpi, digits
@@ -107,8 +109,8 @@ class Frames:
         self.value = values[start]
         if self.live is not None and self.value not in self.live:
             raise ValueError(
-                f"live must hold the value of the first frame, {self.value!r}, got "
-                f"{self.live}"
+                f"live must hold the value of the first frame, {self.value!r}, "
+                f"got {self.live}"
             )
         self.labels = [f"{label} = {format_value(value)}" for value in values]
         self.size: tuple[int, int] | None = None
@@ -125,14 +127,14 @@ class Frames:
         return {"text/html": self._html(), "text/plain": self.text} | self._live_view()
 
     def _frame(self, value: Any) -> tuple[str, str]:
-        """Draw the frame of one value: the attributes of its <img>, and its description."""
+        """Draw the frame of a value: the attributes of its <img>, and a description."""
         alt = self.alt(value)
         check_sentence(f"alt({value!r})", alt)
         fig = self.draw(value)
         if not isinstance(fig, Figure):
             raise TypeError(
-                f"draw({value!r}) must return a matplotlib Figure, got "
-                f"{type(fig).__name__}"
+                f"draw({value!r}) must return a matplotlib Figure, "
+                f"got {type(fig).__name__}"
             )
         text = describe(fig, alt, digits=self.digits)
         picture = png(fig, self.dpi)
@@ -142,10 +144,10 @@ class Frames:
         if (width, height) != self.size:
             raise ValueError(
                 f"all frames must have one size: draw({value!r}) is {width} x {height} "
-                "pixels, the first frame "
-                f"{self.size[0]} x {self.size[1]}"
+                f"pixels, the first frame {self.size[0]} x {self.size[1]}"
             )
-        image = f'src="data:image/png;base64,{base64.b64encode(picture).decode()}" width="{width}" height="{height}"'
+        data = base64.b64encode(picture).decode()
+        image = f'src="data:image/png;base64,{data}" width="{width}" height="{height}"'
         return f'{image} alt="{html.escape(alt)}"', text
 
     def _html(self) -> str:
@@ -166,8 +168,8 @@ class Frames:
                 'style="flex: 1; min-width: 8em; height: 44px; margin: 0"></label>',
                 f'<output aria-live="off">{first}</output>',
                 "</div>",
-                "<noscript>The slider needs JavaScript; this is frame "
-                f"{self.start + 1} of {last + 1}.</noscript>",
+                "<noscript>The slider needs JavaScript; "
+                f"this is frame {self.start + 1} of {last + 1}.</noscript>",
                 *(
                     _picture(image, shown=i == self.start)
                     for i, image in enumerate(self.images)
@@ -178,7 +180,7 @@ class Frames:
         )
 
     def _live_view(self) -> dict[str, Any]:
-        """A control that redraws in the kernel, where there is a kernel and ipywidgets to make one."""
+        """A control that redraws in the kernel, given a kernel and ipywidgets."""
         if self.live is None:
             return {}
         try:
@@ -214,4 +216,5 @@ class Frames:
 
 
 def _picture(attributes: str, shown: bool = True) -> str:
-    return f'<img {attributes} style="display: {"block" if shown else "none"}; max-width: 100%; height: auto">'
+    style = f"display: {'block' if shown else 'none'}; max-width: 100%; height: auto"
+    return f'<img {attributes} style="{style}">'

@@ -1,4 +1,4 @@
-"""One look for all figures: white, legible on a phone, and readable without telling colours apart.
+"""One look for all figures: white, legible on a phone, readable without colour.
 
 `use()` sets it for the session (the notebooks' setup cell does), `context()` for a
 `with` block. Both work as in `matplotlib.style`, and matter while a figure is being
