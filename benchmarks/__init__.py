@@ -1,1 +1,1 @@
-"""How long the library takes, beside a copy of the same memory and beside every installed peer: `make bench`."""
+"""How long the library takes, against a copy and installed peers: `make bench`."""

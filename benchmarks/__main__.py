@@ -1,7 +1,7 @@
-"""`python -m benchmarks --out FILE`: every group in a process of its own, the result stored after each of them.
+"""`python -m benchmarks --out FILE`: every group in a separate process.
 
-With `--group NAME` it is that process: one line of JSON for each row, as it is
-measured.
+The result is stored after each of them. With `--group NAME` it is that process: one
+line of JSON for each row, as it is measured.
 """
 
 from __future__ import annotations
@@ -94,9 +94,8 @@ def _measure_all(out: Path, device: torch.device, book_python: str) -> None:
     }
     start = time.perf_counter()
     for group in (*MEASURED, *BOOK):
-        for threads in (
-            (1, 2) if group in TWO_THREADS and device.type == "cpu" else (1,)
-        ):
+        both = group in TWO_THREADS and device.type == "cpu"
+        for threads in (1, 2) if both else (1,):
             print(
                 f"{time.perf_counter() - start:4.0f} s  {group}, threads: {threads}",
                 flush=True,
@@ -107,8 +106,8 @@ def _measure_all(out: Path, device: torch.device, book_python: str) -> None:
             stored["targets"] = reached(stored["runs"])
             write(out, stored)
     print(f"{time.perf_counter() - start:4.0f} s  written to {out}\n")
-    for package, found in stored["versions"].items():
-        print(f"{package}: {found}")
+    for package, version in stored["versions"].items():
+        print(f"{package}: {version}")
     print("\nreached     limit  target")
     for target in stored["targets"]:
         mark = "" if target["met"] else "  MISSED"
@@ -120,11 +119,15 @@ def _measure_all(out: Path, device: torch.device, book_python: str) -> None:
 def _rows(
     group: str, threads: int, device: torch.device, python: str
 ) -> list[dict[str, Any]]:
-    """The rows that the process of one group printed, also if it stopped half-way: then with what it said."""
+    """The rows that the process of one group printed, and its error if it failed."""
     command = [python, "-m", "benchmarks", "--group", group, "--device", device.type]
-    quiet = {**os.environ, "OMP_NUM_THREADS": str(threads), "KINETO_LOG_LEVEL": "5"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "KINETO_LOG_LEVEL": "5",
+    }
     done = subprocess.run(
-        command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     rows = [
         json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")

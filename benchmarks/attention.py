@@ -1,11 +1,9 @@
-"""Attention with a bias of the distance, beside unbiased attention; linear attention with one, in both its forms."""
+"""Attention with a bias of the distance, softmax and linear, against unbiased."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import inf
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -18,7 +16,6 @@ from posenc_lib.attention import (
     elu_features,
     fused_attention,
     hankel_attention,
-    linear,
     relative_bias_vector,
     toeplitz_attention,
 )
@@ -42,15 +39,11 @@ def bias(device: torch.device, seconds: float) -> Iterator[Row]:
             "no bias": partial(scaled_dot_product_attention, q, k, v, is_causal=True),
             "ours, ALiBi": partial(hankel_attention, q, k, v, bias=vector, causal=True),
         }
-        if (
-            length == 2048
-        ):  # of 8 heads at 8192 the matrix and what makes it take gigabytes
-            at = arange(length, device=device)
-            matrix = (
-                alibi(at, at, slopes=slopes)
-                .float()
-                .masked_fill(at[:, None] < at, -torch.inf)
-            )
+        # of 8 heads at 8192 the matrix and its intermediates take gigabytes
+        if length == 2048:
+            positions = arange(length, device=device)
+            matrix = alibi(positions, positions, slopes=slopes).float()
+            matrix = matrix.masked_fill(positions[:, None] < positions, -torch.inf)
             cases["bias as a matrix, given"] = partial(
                 scaled_dot_product_attention, q, k, v, attn_mask=matrix
             )
@@ -59,8 +52,8 @@ def bias(device: torch.device, seconds: float) -> Iterator[Row]:
                 q,
                 k,
                 v,
-                q_positions=at,
-                k_positions=at,
+                q_positions=positions,
+                k_positions=positions,
                 scheme=scheme.alibi(HEADS),
             )
         with torch.no_grad():
@@ -68,7 +61,7 @@ def bias(device: torch.device, seconds: float) -> Iterator[Row]:
 
 
 def bias_backward(device: torch.device, seconds: float) -> Iterator[Row]:
-    """Forward and backward with a learned bias, as T5 has it; the gradient reaches its table."""
+    """Forward and backward with T5's learned bias; the gradient reaches its table."""
     for length in (2048, 4096, 8192):
         q, k, v, grad = (
             normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(4)
@@ -96,7 +89,7 @@ def _t5_passes(learned: T5Bias, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -
 
 
 def toeplitz(device: torch.device, seconds: float) -> Iterator[Row]:
-    """Causal linear attention with a bias, one head of 16 features: as chosen, and in each of the two forms."""
+    """Causal linear attention with a bias, one head of 16 features, in each form."""
     for length in (2**power for power in range(10, 17)):
         q, k, v = (
             normal(1, 1, length, width, device=device, seed=width)
@@ -116,19 +109,13 @@ def toeplitz(device: torch.device, seconds: float) -> Iterator[Row]:
         cases = {"as chosen": call}
         if length <= 16_384:
             cases |= {
-                "in chunks": partial(_with_cost, inf, call),
-                "by FFT": partial(_with_cost, 0, call),
+                "in chunks": partial(call, form="chunks"),
+                "by FFT": partial(call, form="fft"),
             }
         with torch.no_grad():
             yield from _rows(
                 "linear attention with a bias", length, cases, device, seconds
             )
-
-
-def _with_cost(cost: float, call: measure.Case) -> None:
-    """The call as if a convolved number had another cost: 0 for always by FFT, infinity for never."""
-    with patch.object(linear, "FFT_COST", cost):
-        call()
 
 
 def _rows(
@@ -140,11 +127,12 @@ def _rows(
 ) -> Iterator[Row]:
     times = measure.interleaved(cases, seconds=seconds, device=device, least=3)
     memory = {name: measure.peak_memory(case, device) for name, case in cases.items()}
-    for name, found in times.items():
+    for name, time in times.items():
         yield {
             "what": what,
             "shape": length,
             "dtype": "float32",
             "case": name,
-            **found,
-        } | {"megabytes": round(memory[name] / 1e6, 1)}
+            **time,
+            "megabytes": round(memory[name] / 1e6, 1),
+        }

@@ -1,4 +1,4 @@
-"""The book itself: what validation adds to running the cells, a build with nothing to do, the weight of a page."""
+"""The book itself: what validation costs, a build with no changes, a page's weight."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ VALIDATE = [
 
 
 def validation() -> Iterator[dict[str, Any]]:
-    """Every fourth notebook executed, and validated by nbval: seconds of both, kernels' starts included."""
+    """Every fourth notebook executed, and validated by nbval: seconds of both."""
+    notebooks = sorted((ROOT / "notebooks").glob("[01]*.ipynb"))[::4]
     with ThreadPoolExecutor(2) as pool:
-        yield from pool.map(
-            _validation, sorted((ROOT / "notebooks").glob("[01]*.ipynb"))[::4]
-        )
+        yield from pool.map(_validation, notebooks)
 
 
 def _validation(notebook: Path) -> dict[str, Any]:
+    """Seconds that include the start of a kernel."""
     bare = _seconds([sys.executable, "-c", BARE, str(notebook)])
     validated = _seconds([sys.executable, *VALIDATE, str(notebook)])
     return {
@@ -73,12 +73,12 @@ def weight() -> Iterator[dict[str, Any]]:
         }
         return
     with reading() as reader:
-        for page in sorted(
+        pages = sorted(
             file.relative_to(HTML).as_posix() for file in HTML.rglob("*.html")
-        ):
-            if (
-                page != "index.html" and "_static" not in page
-            ):  # index.html leads to the first page
+        )
+        for page in pages:
+            # index.html leads to the first page
+            if page != "index.html" and "_static" not in page:
                 yield {
                     "what": "weight",
                     "case": page,

@@ -1,4 +1,4 @@
-"""Interleaved timing and peak memory: what is compared runs in turn, in one process, on the same tensors."""
+"""Interleaved timing and peak memory: cases alternate in one process, on one input."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def interleaved(
     least: int = 3,
     most: int = 101,
 ) -> dict[str, dict[str, Any]]:
-    """Median time of each case and its ratio to the first one, from rounds A B C A B C …
+    """Median time of each case and its ratio to the first, from rounds A B C A B C …
 
-    After `least` rounds of all, those that take less than a twentieth of `seconds` go
-    on that long, with the first among them: a ratio of 1.1 needs more rounds than one
-    of 10. On one thread of a CPU the time is that of the processor, which other
-    programs can't lengthen by taking their turn; on more threads, and on a GPU, it is
-    that of the clock. The ratio is taken within each round: median and quartiles.
+    After `least` rounds of all, the cases that take less than a twentieth of `seconds`
+    continue for that long, with the first among them: a ratio of 1.1 needs more rounds
+    than one of 10. On one thread of a CPU the time is the processor's, which other
+    programs can't lengthen by running in between; on more threads, and on a GPU, it is
+    the clock's. The ratio is taken within each round: median and quartiles.
     """
     clock = (
         time.process_time
@@ -51,20 +51,20 @@ def interleaved(
     for case in cases.values():  # what is compiled or allocated once
         case()
     taken: dict[str, list[float]] = {name: [] for name in cases}
-    first, going = next(iter(cases)), dict(cases)
+    first, running = next(iter(cases)), dict(cases)
     for done in range(most):
         if done == least:
             end = time.perf_counter() + seconds
-            going = {
+            running = {
                 name: case
                 for name, case in cases.items()
                 if min(taken[name]) < seconds / 20
             }
         if done >= least and (
-            first not in going or len(going) == 1 or time.perf_counter() > end
+            first not in running or len(running) == 1 or time.perf_counter() > end
         ):
             break
-        for name, case in going.items():
+        for name, case in running.items():
             _wait_for(device)
             start = clock()
             result = case()
@@ -92,7 +92,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def peak_memory(case: Case, device: torch.device) -> int:
-    """Most bytes that PyTorch held at once during a call that is not the first; results included."""
+    """Most bytes held by PyTorch during a call that is not the first, with results."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -103,17 +103,17 @@ def peak_memory(case: Case, device: torch.device) -> int:
 
 def versions() -> dict[str, str]:
     """The installed packages, and "absent" for a peer that is not."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            installed[package] = "absent"
+    return installed
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The processor and its memory, in words that name no host."""
+    """The processor and the GPU, in words that name no host."""
     words: dict[str, Any] = {
         "processor": _line("/proc/cpuinfo", "model name")
         or platform.processor()

@@ -1,4 +1,4 @@
-"""Rotary embedding as the peers have it: each a function of q and k, its tables made before, as in a model's layers."""
+"""Rotary embedding by the peers: functions of q and k, their tables made before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Peers = Iterator[tuple[str, str, Rotate]]
 def rotations(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Peers:
-    """(name, layout, function of q and k) of each installed peer, for q and k (B, H, T, d) at positions 0 … T − 1."""
+    """(name, layout, function of q and k) of each installed peer.
+
+    For q and k (B, H, T, d) at positions 0 … T − 1.
+    """
     for peer in (_transformers, _x_transformers, _rotary_embedding_torch, _torchtune):
         yield from peer(shape, dtype, device)
 
@@ -66,7 +69,7 @@ def _transformers(
 def llama_layer(
     q: Tensor,
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-    """Llama's module and function together, as a function of q, k and positions (B, T); None without transformers."""
+    """Llama's rotation of q, k and positions (B, T), with its table; None if absent."""
     if importlib.util.find_spec("transformers") is None:
         return None
     from transformers import LlamaConfig
@@ -77,7 +80,9 @@ def llama_layer(
         hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE
     )
     module = modeling_llama.LlamaRotaryEmbedding(config).to(q.device)
-    return lambda q, k, at: modeling_llama.apply_rotary_pos_emb(q, k, *module(q, at))
+    return lambda q, k, positions: modeling_llama.apply_rotary_pos_emb(
+        q, k, *module(q, positions)
+    )
 
 
 def _x_transformers(
@@ -108,9 +113,8 @@ def _rotary_embedding_torch(
     from rotary_embedding_torch import RotaryEmbedding
 
     rope = RotaryEmbedding(dim=shape[3]).to(device)
-    rope.rotate_queries_or_keys(
-        torch.empty(1, 1, *shape[2:], device=device)
-    )  # else a 16-bit q fills its cache wrongly
+    # else a 16-bit q fills its cache wrongly
+    rope.rotate_queries_or_keys(torch.empty(1, 1, *shape[2:], device=device))
     rotate = rope.rotate_queries_or_keys
     yield "rotary-embedding-torch", "interleaved", lambda q, k: (rotate(q), rotate(k))
 
@@ -131,11 +135,11 @@ def _torchtune(
 
 def _module_alone(package: str, path: str) -> ModuleType | None:
     """One file of a package whose import needs more packages than that file does."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    parent = importlib.util.find_spec(package)
+    if parent is None or not parent.submodule_search_locations:
         return None
     spec = spec_from_file_location(
-        f"{package}_alone", Path(found.submodule_search_locations[0]) / path
+        f"{package}_alone", Path(parent.submodule_search_locations[0]) / path
     )
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Applying RoPE to q and k: beside `clone` and `copy_` of the same tensors, beside the peers, and how exact each is."""
+"""RoPE on q and k: against `clone`, `copy_` and the peers, and how exact each is."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from torch import Tensor
 from benchmarks import measure, peers
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange
-from posenc_lib.rotary import RoPE
+from posenc_lib.rotary import LAYOUTS, RoPE
+from posenc_lib.rotary.pairs import Layout
 
 SHAPES = {"long": (1, 32, 4096, 128), "short": (4, 16, 1024, 64)}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-LAYOUTS = ("interleaved", "half")
-
 Row = dict[str, Any]
 
 
@@ -56,8 +55,8 @@ def _forward(
             cases, seconds=seconds if shape == "long" else seconds / 2, device=device
         )
         memory = _memory(cases, q)
-    for name, found in times.items():
-        row = {"what": "forward", "shape": shape, "dtype": dtype, "case": name, **found}
+    for name, time in times.items():
+        row = {"what": "forward", "shape": shape, "dtype": dtype, "case": name, **time}
         row["memory"] = memory.get(name)
         if name in rotations:
             row |= {"layout": rotations[name][0], "error": _error(q, *rotations[name])}
@@ -78,7 +77,8 @@ def _backward(
         normal(*SHAPES[shape], dtype=DTYPES[dtype], device=device, seed=seed)
         for seed in range(4)
     )
-    q.requires_grad_(), k.requires_grad_()
+    for x in (q, k):
+        x.requires_grad_()
 
     def passes(rotate: peers.Rotate) -> tuple[Tensor, ...]:
         return torch.autograd.grad(rotate(q, k), (q, k), grads)
@@ -89,23 +89,22 @@ def _backward(
     times = measure.interleaved(
         cases, seconds=seconds if shape == "long" else seconds / 2, device=device
     )
-    memory = (
-        _memory(cases, q) if shape == "short" else {}
-    )  # a ratio, which the length does not change
-    for name, found in times.items():
+    # a ratio, which the length does not change
+    memory = _memory(cases, q) if shape == "short" else {}
+    for name, time in times.items():
         row = {
             "what": "forward and backward",
             "shape": shape,
             "dtype": dtype,
             "case": name,
-            **found,
+            **time,
         }
         row["memory"] = memory.get(name)
         yield row | ({"layout": rotations[name][0]} if name in rotations else {})
 
 
 def _memory(cases: dict[str, measure.Case], q: Tensor) -> dict[str, float]:
-    """Peak memory over that of q and k; the number of threads does not change it, so one thread measures it."""
+    """Peak memory over that of q and k, by one thread: more would not change it."""
     if q.device.type == "cpu" and torch.get_num_threads() > 1:
         return {}
     return {
@@ -114,7 +113,7 @@ def _memory(cases: dict[str, measure.Case], q: Tensor) -> dict[str, float]:
     }
 
 
-def ours(q: Tensor, layout: str) -> Any:
+def ours(q: Tensor, layout: Layout) -> Any:
     """The library's rotation at positions 0 … T − 1."""
     return RoPE(inverse_frequencies(q.shape[3]), layout)(
         arange(q.shape[2], device=q.device)
@@ -133,7 +132,7 @@ def _write(
 
 
 def _rotations(q: Tensor) -> Iterator[tuple[str, tuple[str, peers.Rotate]]]:
-    """(name, (layout, function of q and k)): ours, and what the installed peers have."""
+    """(name, (layout, function of q and k)): ours, and those of installed peers."""
     torch.compiler.reset()
     for layout in LAYOUTS:
         rotate = partial(_both, ours(q, layout))
@@ -145,15 +144,13 @@ def _rotations(q: Tensor) -> Iterator[tuple[str, tuple[str, peers.Rotate]]]:
             yield f"{name}, compiled", (layout, torch.compile(rotate, dynamic=False))
 
 
-def _error(q: Tensor, layout: str, rotate: peers.Rotate) -> dict[str, float]:
+def _error(q: Tensor, layout: Layout, rotate: peers.Rotate) -> dict[str, float]:
     """Distance of the first head from the rotation in float64."""
     with torch.no_grad():
-        found = rotate(q, q)[0][:1, :1].double()
+        rotated = rotate(q, q)[0][:1, :1].double()
     rope = RoPE(inverse_frequencies(q.shape[3]), layout)
-    right = rope(arange(q.shape[2], device=q.device), torch.float64)(
-        q.detach()[:1, :1].double()
-    )
-    off = (found - right).abs()
+    exact = rope(arange(q.shape[2], device=q.device), torch.float64)
+    off = (rotated - exact(q.detach()[:1, :1].double())).abs()
     return {
         "most": float(f"{off.max():.3g}"),
         "rms": float(f"{off.square().mean().sqrt():.3g}"),
@@ -161,48 +158,54 @@ def _error(q: Tensor, layout: str, rotate: peers.Rotate) -> dict[str, float]:
 
 
 def decode(device: torch.device, seconds: float, *, times: int = 100) -> Iterator[Row]:
-    """One token at position 4095, in float32 and bfloat16: the table and its rotation of q and k, and that alone.
+    """One token at position 4095: table and rotation of q and k, and rotation alone.
 
     q and k lie in one tensor, as a fused projection leaves them, so that ours can also
-    turn both by one call.
+    rotate both by one call.
     """
-    at = torch.tensor([4095], device=device)
-    for dtype, number in DTYPES.items():
-        qk = normal(1, 64, 1, 128, dtype=number, device=device, seed=0)
+    position = torch.tensor([4095], device=device)
+    for name_of_dtype, dtype in DTYPES.items():
+        qk = normal(1, 64, 1, 128, dtype=dtype, device=device, seed=0)
         q, k = qk.chunk(2, 1)
         layer = peers.llama_layer(q)
         cases = (
             {}
             if layer is None
-            else {f"{peers.LLAMA}, table and rotation": partial(layer, q, k, at[None])}
+            else {
+                f"{peers.LLAMA}, table and rotation": partial(
+                    layer, q, k, position[None]
+                )
+            }
         )
-        for name, _, rotate in peers.rotations(tuple(q.shape), number, device):
+        for name, _, rotate in peers.rotations(tuple(q.shape), dtype, device):
             cases[name] = partial(rotate, q, k)
         for layout in LAYOUTS:
             rope = RoPE(inverse_frequencies(128).to(device), layout)
             cases[f"ours {layout}, table and rotation"] = partial(
-                _table_and_rotation, rope, at, q, k
+                _table_and_rotation, rope, position, q, k
             )
-            cases[f"ours {layout}"] = partial(_both, rope(at), q, k)
-            cases[f"ours {layout}, q and k as one"] = partial(_as_one, rope(at), qk)
+            cases[f"ours {layout}"] = partial(_both, rope(position), q, k)
+            cases[f"ours {layout}, q and k as one"] = partial(
+                _as_one, rope(position), qk
+            )
         repeated = {name: partial(_repeat, case, times) for name, case in cases.items()}
         with torch.no_grad():
-            found = measure.interleaved(repeated, seconds=seconds, device=device)
-        for name, row in found.items():
+            rows = measure.interleaved(repeated, seconds=seconds, device=device)
+        for name, row in rows.items():
             row["milliseconds"] = round(row["milliseconds"] / times, 5)
             yield {
                 "what": "one token",
                 "shape": "1, 32, 1, 128",
-                "dtype": dtype,
+                "dtype": name_of_dtype,
                 "case": name,
                 **row,
             }
 
 
 def _table_and_rotation(
-    rope: RoPE, at: Tensor, q: Tensor, k: Tensor
+    rope: RoPE, positions: Tensor, q: Tensor, k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return _both(rope(at), q, k)
+    return _both(rope(positions), q, k)
 
 
 def _as_one(rotation: Any, qk: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,19 +219,19 @@ def _repeat(case: measure.Case, times: int) -> None:
 
 
 def table(device: torch.device, seconds: float) -> Iterator[Row]:
-    """The table of 131,072 positions beside one layer's rotation of q and k of that length, 32 heads of 128."""
+    """The table of 131,072 positions against one layer's rotation of 32 heads."""
     length = 131_072
-    x = torch.ones(
-        1, 32, length, 128, device=device
-    )  # gigabytes: one tensor stands for q and for k
-    rope, at = RoPE(inverse_frequencies(128).to(device)), arange(length, device=device)
+    # gigabytes: one tensor stands for q and for k
+    x = torch.ones(1, 32, length, 128, device=device)
+    rope = RoPE(inverse_frequencies(128).to(device))
+    positions = arange(length, device=device)
     cases = {
-        "rotation of q and k": partial(_both, rope(at), x, x),
-        "table": partial(rope, at),
+        "rotation of q and k": partial(_both, rope(positions), x, x),
+        "table": partial(rope, positions),
     }
     with torch.no_grad():
-        found = measure.interleaved(cases, seconds=seconds, device=device)
-    for name, row in found.items():
+        rows = measure.interleaved(cases, seconds=seconds, device=device)
+    for name, row in rows.items():
         yield {
             "what": "table",
             "shape": "1, 32, 131072, 128",
@@ -239,32 +242,31 @@ def table(device: torch.device, seconds: float) -> Iterator[Row]:
 
 
 def accuracy(device: torch.device, seconds: float) -> Iterator[Row]:
-    """At position 1,000,000: the table's error, and how far a score moves from where it was at position 0."""
+    """The table's error at position 1,000,000, and how far scores move by then."""
     del seconds
-    at, far = arange(64, device=device), 1_000_000
-    query, keys = at[-1:], at[::3]  # distances 0, 3 … 63
-    q, k = (
-        normal(256, 1, 1, 128, device=device, seed=0),
-        normal(256, 1, 1, 128, device=device, seed=1).expand(256, 1, 22, 128),
-    )
+    positions, far = arange(64, device=device), 1_000_000
+    query, keys = positions[-1:], positions[::3]  # distances 0, 3 … 63
+    q = normal(256, 1, 1, 128, device=device, seed=0)
+    k = normal(256, 1, 1, 128, device=device, seed=1).expand(256, 1, 22, 128)
     rope = RoPE(inverse_frequencies(128).to(device), "half")
-    rotations = {"ours": lambda x, at: rope(at)(x)}
+    rotations = {"ours": lambda x, p: rope(p)(x)}
     layer = peers.llama_layer(q)
     if layer is not None:
-        rotations[peers.LLAMA] = lambda x, at: layer(x, x, at[None])[0]
-    ones = torch.cat((torch.ones(64, 64), torch.zeros(64, 64)), -1)[None, None].to(
-        device
-    )  # (1, 0) becomes (cos, sin)
-    angles = (at + far).double()[:, None] * inverse_frequencies(128).to(device)
-    right = torch.cat((angles.cos(), angles.sin()), -1)
+        rotations[peers.LLAMA] = lambda x, p: layer(x, x, p[None])[0]
+    # (1, 0) becomes (cos, sin)
+    ones = torch.cat((torch.ones(64, 64), torch.zeros(64, 64)), -1)[None, None]
+    ones = ones.to(device)
+    angles = (positions + far).double()[:, None] * inverse_frequencies(128).to(device)
+    exact = torch.cat((angles.cos(), angles.sin()), -1)
     for name, rotate in rotations.items():
         scores = [
             (rotate(q, query + start) * rotate(k, keys + start)).sum(-1) / 128**0.5
             for start in (0, far)
         ]
+        table_error = (rotate(ones, positions + far)[0, 0] - exact).abs().max()
         yield {
             "what": "accuracy",
             "case": name,
-            "table": float(f"{(rotate(ones, at + far)[0, 0] - right).abs().max():.3g}"),
+            "table": float(f"{table_error:.3g}"),
             "score": float(f"{(scores[0] - scores[1]).abs().max():.3g}"),
         }

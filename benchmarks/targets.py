@@ -1,4 +1,4 @@
-"""What was aimed at, and what the measured rows reach: each target is one number and its limit."""
+"""The targets, each a number and its limit, and what the measured rows reach."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ TABLE = ", table and rotation"
 
 
 def reached(rows: list[Row]) -> list[dict[str, Any]]:
-    """Targets whose rows are there: {"target", "reached", "limit", "met"}; "at least" says which way round."""
-    found = []
+    """Targets whose rows are present: {"target", "reached", "limit", "met"}.
+
+    A limit is a lower one where the target says "at least", else an upper one.
+    """
+    targets = []
     for part in (
         _against_memory,
         _against_peers,
@@ -31,27 +34,28 @@ def reached(rows: list[Row]) -> list[dict[str, Any]]:
         for target, value, limit in part([row for row in rows if "failed" not in row]):
             value = float(f"{value:.4g}")
             met = value >= limit if "at least" in target else value <= limit
-            found.append(
+            targets.append(
                 {"target": target, "reached": value, "limit": limit, "met": met}
             )
-    return found
+    return targets
 
 
-def _one(rows: list[Row], **wanted: Any) -> Row | None:
-    return next(
-        (
-            row
-            for row in rows
-            if all(row.get(key) == value for key, value in wanted.items())
-        ),
-        None,
+def _first(rows: list[Row], **values: Any) -> Row | None:
+    """The first row with these values."""
+    matching = (
+        row
+        for row in rows
+        if all(row.get(key) == value for key, value in values.items())
     )
+    return next(matching, None)
 
 
-def _ratio(rows: list[Row], case: str, other: str, **wanted: Any) -> float | None:
-    """Time of a case over that of another one: each is measured against the first case of its own round."""
-    one, two = (_one(rows, case=name, **wanted) for name in (case, other))
-    return None if one is None or two is None else one["ratio"] / two["ratio"]
+def _ratio(rows: list[Row], case: str, other: str, **values: Any) -> float | None:
+    """Time of a case over that of another, each over the first case of its round."""
+    row, reference = (_first(rows, case=name, **values) for name in (case, other))
+    if row is None or reference is None:
+        return None
+    return row["ratio"] / reference["ratio"]
 
 
 Targets = Iterator[tuple[str, float, float]]
@@ -75,7 +79,7 @@ def _against_memory(rows: list[Row]) -> Targets:
             if ratio is not None:
                 yield f"{case} over {other}, float32, threads: {threads}", ratio, limit
     for layout in LAYOUTS:
-        row = _one(
+        row = _first(
             rows, case=f"ours {layout}", what="forward", shape="long", dtype="float32"
         )
         if row is not None:
@@ -108,16 +112,16 @@ def _against_peers(rows: list[Row]) -> Targets:
         here = [row for row in here if row["threads"] == threads]
         where = f"{what}, {shape}, {dtype}, threads: {threads}"
         for layout in LAYOUTS:
-            mine = _one(here, case=f"ours {layout}")
+            measured = _first(here, case=f"ours {layout}")
             others = [
                 r["ratio"]
                 for r in here
                 if r.get("layout") == layout and _is_eager_peer(r["case"])
             ]
-            if mine is not None and others:
+            if measured is not None and others:
                 yield (
                     f"fastest peer over ours, at least: {layout}, {where}",
-                    min(others) / mine["ratio"],
+                    min(others) / measured["ratio"],
                     1.0,
                 )
         ratio = _ratio(here, f"{LLAMA}, compiled", "ours half, compiled")
@@ -134,7 +138,7 @@ def _is_eager_peer(case: str) -> bool:
 def _sixteen_bits(rows: list[Row]) -> Targets:
     where = {"what": "forward", "shape": "long", "dtype": "bfloat16", "threads": 1}
     for layout in LAYOUTS:
-        row = _one(rows, case=f"ours {layout}", **where)
+        row = _first(rows, case=f"ours {layout}", **where)
         if row is not None:
             yield f"bfloat16 error of {layout}, largest", row["error"]["most"], 0.0157
             yield (
@@ -150,15 +154,15 @@ def _sixteen_bits(rows: list[Row]) -> Targets:
 def _one_token(rows: list[Row], *, layers: int = 32) -> Targets:
     for dtype in ("float32", "bfloat16"):
         where = {"what": "one token", "dtype": dtype}
-        peer = [_one(rows, case=case, **where) for case in (f"{LLAMA}{TABLE}", LLAMA)]
+        peer = [_first(rows, case=case, **where) for case in (f"{LLAMA}{TABLE}", LLAMA)]
         for layout, part in product(LAYOUTS, ("", ", q and k as one")):
-            mine = [
-                _one(rows, case=f"ours {layout}{case}", **where)
+            measured = [
+                _first(rows, case=f"ours {layout}{case}", **where)
                 for case in (TABLE, "", part)
             ]
-            if None in (*mine, *peer):
+            if None in (*measured, *peer):
                 continue
-            with_table, alone, ours = (row["ratio"] for row in mine)
+            with_table, alone, ours = (row["ratio"] for row in measured)
             all_theirs, theirs = (row["ratio"] for row in peer)
             name = f"one token, {layout}{part}, {dtype}"
             yield (
@@ -173,7 +177,7 @@ def _one_token(rows: list[Row], *, layers: int = 32) -> Targets:
 
 
 def _exactness(rows: list[Row]) -> Targets:
-    row = _one(rows, what="accuracy", case="ours")
+    row = _first(rows, what="accuracy", case="ours")
     if row is not None:
         yield "error of the table at position 1,000,000", row["table"], 1e-7
         yield "movement of a score by 1,000,000 positions", row["score"], 2e-6
@@ -228,7 +232,7 @@ def _book(rows: list[Row]) -> Targets:
             row["bare"] for row in notebooks
         )
         yield "validation of notebooks over their execution", total, 1.2
-    built = _one(rows, what="build")
+    built = _first(rows, what="build")
     if built is not None:
         yield "build with nothing changed, seconds", built["seconds"], 15
     pages = [row["bytes"] for row in rows if row["what"] == "weight" and "bytes" in row]
