@@ -19,7 +19,9 @@ from collections import defaultdict
 from typing import Any
 
 NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|inf|nan)(?!\w|\.\w)"
+    r"(?<![\w.])[-+]?"
+    r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|inf|nan)"
+    r"(?!\w|\.\w)"
 )
 TOLERANCE = re.compile(r"\s±(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*$")
 PICTURE = re.compile(r"(data:image/[\w.+-]+;base64,)([A-Za-z0-9+/=]+)")
@@ -27,7 +29,7 @@ REASON = re.compile(r"^\s*#\s*nbval:(?:\s+\S+){5,}", re.MULTILINE)
 
 
 def line_close(stored: str, new: str) -> bool:
-    """Whether a line agrees with the stored one, within the tolerance that the stored one states."""
+    """Whether a line agrees with the stored one, within its stated tolerance."""
     if stored == new:
         return True
     tolerance, claimed = TOLERANCE.search(stored), TOLERANCE.search(new)
@@ -36,9 +38,8 @@ def line_close(stored: str, new: str) -> bool:
     stored, new = stored[: tolerance.start()], new[: claimed.start()]
     if NUMBER.sub("#", stored).split() != NUMBER.sub("#", new).split():
         return False
-    limit = float(tolerance[1]) * (
-        1 + 1e-6
-    )  # two decimals that are t apart may be a little more apart in binary
+    # two decimals that are t apart may be a little more apart in binary
+    limit = float(tolerance[1]) * (1 + 1e-6)
     numbers = [
         [float(number.replace(",", "")) for number in NUMBER.findall(line)]
         for line in (stored, new)
@@ -66,23 +67,22 @@ def text_close(stored: str, new: str) -> bool:
 
 
 def comparable(stored: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Copies of two lists of outputs that are equal where the outputs agree, and differ where they do not."""
+    """Copies of two lists of outputs, equal exactly where the outputs agree."""
     stored, new = copy.deepcopy(stored), copy.deepcopy(new)
     texts: list[dict[str, list]] = [defaultdict(list), defaultdict(list)]
-    for outputs, found in zip((stored, new), texts, strict=True):
+    for outputs, by_kind in zip((stored, new), texts, strict=True):
         for output in outputs:
             if output["output_type"] == "stream":
-                found[output["name"]].append((output, "text"))
+                by_kind[output["name"]].append((output, "text"))
             data = output.get("data", {})
             for mime in list(data):
                 if mime in ("image/png", "image/jpeg"):
-                    data[f"{mime} (picture)"] = (
-                        "present"  # nbval passes over image/png itself
-                    )
+                    # nbval passes over image/png itself
+                    data[f"{mime} (picture)"] = "present"
                 elif mime == "text/html":
                     data[mime] = PICTURE.sub(r"\1...", data[mime])
                 if mime.startswith("text/"):
-                    found[mime].append((data, mime))
+                    by_kind[mime].append((data, mime))
     for key in texts[0]:
         for (old_holder, name), (new_holder, _) in zip(
             texts[0][key], texts[1][key], strict=False
@@ -102,8 +102,8 @@ def pytest_runtest_call(item: Any) -> None:
     )
     if unchecked and not REASON.search(item.cell.source):
         item.raise_cell_error(
-            "Nobody checks this cell: say why, in a comment '# nbval: at least five "
-            "words'"
+            "Nobody checks this cell: say why, in a comment '# nbval: "
+            "at least five words'"
         )
 
     kernel, compare = item.parent.kernel, item.compare_outputs

@@ -1,4 +1,4 @@
-"""The book's own Sphinx extension: descriptions of figures, and pages that ask no other host for anything."""
+"""The book's Sphinx extension: descriptions of figures; pages without other hosts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from sphinx.writers.html5 import HTML5Translator
 MATHJAX = "tex-chtml.js"
 # 'unsafe-inline': MathJax writes its style sheet, the theme and sliders bring short
 # scripts; data: holds the frames.
-CONTENT_SECURITY_POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+)
 
 
 class Outputs:
-    """A myst-nb renderer plugin: pictures get the alt text of their output's metadata, verdicts become link targets."""
+    """A myst-nb renderer plugin: alt texts for pictures, link targets for verdicts."""
 
     mime_priority_overrides = ()
 
@@ -56,7 +59,10 @@ class Outputs:
 
 
 class figure_data(nodes.General, nodes.Element):
-    """What a picture shows, in numbers. The text is an attribute, which keeps it out of the search index."""
+    """What a picture shows, in numbers.
+
+    The text is an attribute, which keeps it out of the search index.
+    """
 
 
 def visit_figure_data(translator: HTML5Translator, node: figure_data) -> None:
@@ -69,7 +75,7 @@ def visit_figure_data(translator: HTML5Translator, node: figure_data) -> None:
 
 
 class DescribeFigures(SphinxPostTransform):
-    """Put the text/plain of a picture or slider behind it, before myst-nb selects one representation and drops it."""
+    """Put the text/plain of a picture or slider behind it, before myst-nb drops it."""
 
     default_priority = 3  # myst-nb selects at 4
 
@@ -93,7 +99,10 @@ def derive_addresses(app: Sphinx, config: Config) -> None:
 
 
 def silence_thebe(app: Sphinx, config: Config) -> None:
-    """Jupyter Book always loads sphinx-thebe, whose scripts name a CDN and declare a constant twice on each page."""
+    """Remove sphinx-thebe, which Jupyter Book always loads.
+
+    Its scripts name a CDN and declare a constant twice on each page.
+    """
     for listeners in app.events.listeners.values():
         listeners[:] = [
             listener
@@ -118,7 +127,10 @@ def harden_page(
     # that lacks list items; and it makes a header of a table's empty corner.
     body = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
     context["body"] = body.replace('<th class="head"><p></p></th>', "<td></td>")
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />'
+    policy = (
+        '<meta http-equiv="Content-Security-Policy" '
+        f'content="{CONTENT_SECURITY_POLICY}" />'
+    )
     context["metatags"] = policy + context.get("metatags", "")
 
 
@@ -141,9 +153,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     render.load_mime_renders = lambda: [*installed(), Outputs]
     app.add_node(figure_data, html=(visit_figure_data, None))
     app.add_post_transform(DescribeFigures)
-    app.connect(
-        "config-inited", derive_addresses, priority=400
-    )  # before those who read these values
+    # before the extensions that read these values
+    app.connect("config-inited", derive_addresses, priority=400)
     app.connect("config-inited", silence_thebe)
     app.connect("html-page-context", harden_page, priority=900)
     app.connect("build-finished", finish_assets)

@@ -25,10 +25,8 @@ FILES = (
 
 def address() -> str:
     """The repository's address, from pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    return str(project["urls"]["repository"])
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(settings["project"]["urls"]["repository"])
 
 
 def pages(repository: str) -> str:
@@ -38,7 +36,7 @@ def pages(repository: str) -> str:
 
 
 def main(new: str) -> int:
-    """Replace the old address by the new one; the exit status is 2 when it is no GitHub address."""
+    """Replace the old address by the new one; 2 if that is not a GitHub address."""
     if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", new):
         print(
             f"URL must look like https://github.com/NAME/REPOSITORY, got {new!r}",

@@ -1,4 +1,6 @@
-"""Run the notebooks and store what they show: `python book/tools/refresh.py [--check] [notebook ...]`.
+"""Run the notebooks and store what they show.
+
+    python book/tools/refresh.py [--check] [notebook ...]
 
 Without a name, all of `notebooks/`. What is written depends on nothing but the cells
 and what they return: no times, no random ids, no paths. Where a cell is unchanged and
@@ -61,7 +63,7 @@ class Problem(Exception):
 
 
 class SameInterpreter(AsyncKernelManager):
-    """Starts the interpreter that runs this script, whatever kernels are registered on this machine."""
+    """Starts the interpreter that runs this script, whatever kernels are registered."""
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -69,9 +71,9 @@ class SameInterpreter(AsyncKernelManager):
 
 
 def load(path: Path) -> tuple[NotebookNode, set[str]]:
-    """Read a notebook; return it, and the ids of the cells whose code is not that which their outputs came from.
+    """Read a notebook; return it, and the ids of the cells edited since they were run.
 
-    The id of a code cell follows from its source. So an id that does not tells that the
+    The id of a code cell follows from its source; an id that does not shows that the
     cell was edited since.
     """
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -105,15 +107,14 @@ def is_code(cell: NotebookNode) -> bool:
 
 
 def run(notebook: NotebookNode, folder: Path) -> None:
-    """Run all cells in a fresh kernel that works in `folder`; raise Problem that names the cell that failed."""
+    """Run all cells in a fresh kernel in `folder`; a Problem names the failed cell."""
     started = [0]
     client = NotebookClient(
         notebook,
         timeout=SECONDS_PER_CELL,
         kernel_manager_class=SameInterpreter,
-        extra_arguments=[
-            "--IPKernelApp.log_level=ERROR"
-        ],  # it warns of TCP without encryption, on this very machine
+        # below ERROR it warns of TCP without encryption, on this very machine
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
         record_timing=False,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
@@ -157,14 +158,13 @@ def normalise(notebook: NotebookNode) -> None:
                 output.execution_count = count
             if output.output_type == "error":
                 output.traceback = []  # paths and colours
-            output.get("data", {}).pop(
-                WIDGET_VIEW, None
-            )  # the id of an object of a kernel that is gone
+            # the id of an object of a kernel that is gone
+            output.get("data", {}).pop(WIDGET_VIEW, None)
         cell.outputs = outputs
 
 
 def agree(stored: list[NotebookNode], new: list[NotebookNode]) -> bool:
-    """Whether outputs agree: texts within their tolerance, pictures to the eye, all else exactly."""
+    """Whether outputs agree: texts by their tolerance, pictures to the eye."""
     first, second = comparison.comparable(stored, new)
     for output in first + second:
         output.get("data", {}).pop("image/png", None)
@@ -172,7 +172,7 @@ def agree(stored: list[NotebookNode], new: list[NotebookNode]) -> bool:
 
 
 def pictures(outputs: list[NotebookNode]) -> Iterator[str]:
-    """The pictures in outputs, in base64: of their own, and inside HTML."""
+    """The pictures in outputs, in base64: those by themselves, and those in HTML."""
     for output in outputs:
         data = output.get("data", {})
         if "image/png" in data:
@@ -183,7 +183,7 @@ def pictures(outputs: list[NotebookNode]) -> Iterator[str]:
 
 
 def same_picture(stored: str, new: str) -> bool:
-    """Whether two PNGs have one size and differ visibly in less than a thousandth of their pixels."""
+    """Whether two PNGs of one size agree to the eye in 99.9 % of their pixels."""
     if stored == new:
         return True
     first, second = (
@@ -199,7 +199,7 @@ def same_picture(stored: str, new: str) -> bool:
 
 
 def refresh(path: Path, check: bool) -> str:
-    """Refresh one notebook; return what changed, or an empty string; raise Problem if it cannot be done."""
+    """Refresh one notebook; return what changed, if anything, or raise Problem."""
     try:
         before = path.read_bytes()
         stored, edited = load(path)
@@ -221,9 +221,9 @@ def refresh(path: Path, check: bool) -> str:
         sizes = [len(json.dumps(cell)) for cell in new.cells]
         largest = sizes.index(max(sizes))
         raise Problem(
-            f"has {len(after) / 1e6:.2f} MB, the limit is {LIMIT / 1e6:.2f}: cell "
-            f"{number(new, largest)} alone has "
-            f"{sizes[largest] / 1e6:.2f}; draw fewer frames, or smaller ones"
+            f"has {len(after) / 1e6:.2f} MB, the limit is {LIMIT / 1e6:.2f}: "
+            f"cell {number(new, largest)} alone has {sizes[largest] / 1e6:.2f}; "
+            "draw fewer frames, or smaller ones"
         )
     if after == before:
         return ""
@@ -250,9 +250,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     paths = options.notebooks or sorted(NOTEBOOKS.glob("*.ipynb"))
-    os.environ.setdefault(
-        "OMP_NUM_THREADS", "1"
-    )  # with more, small tensors wait for their threads
+    # with more, small tensors wait for their threads
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     failed = False
     for path in paths:
         begin = time.monotonic()
@@ -274,8 +273,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if total > LIMIT_ALL:
         print(
-            f"FAILED: all notebooks together have {total / 1e6:.1f} MB, the limit is "
-            f"{LIMIT_ALL / 1e6:.1f}"
+            f"FAILED: all notebooks together have {total / 1e6:.1f} MB, "
+            f"the limit is {LIMIT_ALL / 1e6:.1f}"
         )
         failed = True
     return int(failed)
