@@ -1,8 +1,8 @@
-"""Which layer has which positions: the plans of published models, from the first layer to the last.
+"""Plans of published models: which layer has which positions.
 
 Models of 2025 don't treat all layers alike. Some see a window and rotate fast, some see
 everything and rotate slowly or not at all. A plan is a tuple with one `Layer` for each
-layer, and each makes its own `PositionScheme`.
+layer, the first one first, and each layer makes its `PositionScheme`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from posenc_lib.attention.long_context import llama4_temperature, tempered
 from posenc_lib.attention.masks import chunk_mask, sliding_window
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.rotary import RoPE
+from posenc_lib.rotary.pairs import Layout
 from posenc_lib.rotary.scaling import linear_interpolation, yarn_released
 from posenc_lib.scheme import PositionScheme
 
@@ -45,12 +46,12 @@ def unscaled(dim: int, base: float) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer knows of positions.
+    """The positions of one layer: its rotation or temperature, its window or chunk.
 
     Equation: transform R with θ and its schedule, or t_m on the queries, or nothing;
         allowed(m, n) = [|n − m| < w] or [⌊m/c⌋ = ⌊n/c⌋] or all
 
-    The causal mask is the caller's, as everywhere.
+    The caller adds the causal mask.
 
     Args:
         base: θ of the rotation; None for a layer without one (NoPE).
@@ -62,8 +63,9 @@ class Layer:
             `long_context.tempered`.
 
     Raises:
-        TypeError, ValueError: numbers that are none, or too small; both a window and a
-            chunk; both a rotation and a temperature; a schedule without a rotation.
+        TypeError, ValueError: `base` is not above 0, `window` or `chunk` is not an
+            integer ≥ 1; both a window and a chunk; both a rotation and a temperature; a
+            schedule without a rotation.
 
     Chapter: 14
     """
@@ -80,12 +82,9 @@ class Layer:
         for name, size in (("window", self.window), ("chunk", self.chunk)):
             if size is not None:
                 _checks.whole_number(name, size, least=1)
-        for name, value in (
-            ("schedule", self.schedule),
-            ("temperature", self.temperature),
-        ):
-            if not callable(value) and not (name == "temperature" and value is None):
-                raise TypeError(f"{name} must be a callable, got {value!r}")
+        _checks.callable_("schedule", self.schedule)
+        if self.temperature is not None:
+            _checks.callable_("temperature", self.temperature)
         if self.window is not None and self.chunk is not None:
             raise ValueError(
                 f"window and chunk exclude one another, got {self.window} and "
@@ -102,15 +101,17 @@ class Layer:
                 f"{self.base}"
             )
 
-    def rope(self, head_dim: int, *, layout: str = "interleaved") -> RoPE | None:
+    def rope(self, head_dim: int, *, layout: Layout = "interleaved") -> RoPE | None:
         """This layer's rotation of heads of d channels; None in a layer without one."""
         if self.base is None:
             return None
         frequencies, factor = self.schedule(head_dim, self.base)
         return RoPE(frequencies, layout=layout, attention_factor=factor)
 
-    def scheme(self, head_dim: int, *, layout: str = "interleaved") -> PositionScheme:
-        """This layer as a scheme: rotation or temperature as `transform`, window or chunk as `mask`."""
+    def scheme(
+        self, head_dim: int, *, layout: Layout = "interleaved"
+    ) -> PositionScheme:
+        """This layer as a scheme: it fills `transform`, `mask`, both or neither."""
         rope = self.rope(head_dim, layout=layout)
         transform = None if rope is None else rope.transform
         if self.temperature is not None:
@@ -128,14 +129,14 @@ class Layer:
 def gemma3(
     layers: int, *, window: int = 1024, factor: float = 8.0
 ) -> tuple[Layer, ...]:
-    """Gemma 3: five local layers, then a global one whose slow rotation alone is interpolated.
+    """Gemma 3: five local layers, then a global one with a slower rotation.
 
     Equation: layer ℓ = 0, 1, … is global where 6 divides ℓ + 1: θ = 1,000,000, ω/s;
-        else θ = 10,000, window w (gemma3)
+        else θ = 10,000, window w      (gemma3)
     Shapes: → `layers` layers
 
-    Interpolating the local layers too, or none, is the usual mistake; short prompts
-    don't show it.
+    Only the global layers are interpolated. Interpolating the local ones too, or none,
+    is the usual mistake; short prompts don't show it.
 
     Args:
         layers: number of layers.
@@ -151,7 +152,7 @@ def gemma3(
     """
     _checks.whole_number("window", window, least=1)
     far = Layer(1_000_000.0, schedule=partial(linear_interpolation, factor=factor))
-    far.rope(2)  # raises now rather than in the first forward
+    far.rope(2)  # raises now rather than in the first forward pass
     return _every(6, layers, Layer(10_000.0, window=window), far)
 
 
@@ -162,14 +163,15 @@ def llama4(
     chunk: int = 8192,
     schedule: Schedule = unscaled,
 ) -> tuple[Layer, ...]:
-    """Llama 4 (iRoPE): three layers rotate within chunks, the fourth sees everything, without positions.
+    """Llama 4 (iRoPE): three layers that rotate within chunks, then one without RoPE.
 
-    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides ℓ +
-        1; the others rotate and see chunks      (llama4)
+    Equation: layer ℓ = 0, 1, … has no rotation, but a temperature, where 4 divides
+        ℓ + 1; the others rotate and see chunks      (llama4)
     Shapes: → `layers` layers
 
-    Layers that rotate also normalise query and key in Scout; that is not a position's
-    business.
+    In Scout, layers that rotate also normalise query and key, which is not part of the
+    plan. For a single new token Meta's own code builds no mask, so that decoding there
+    is not chunked.
 
     Args:
         layers: number of layers.
@@ -198,15 +200,15 @@ def smollm3(
 ) -> tuple[Layer, ...]:
     """SmolLM3: every fourth layer has no positions; all layers see everything.
 
-    Equation: layer ℓ = 0, 1, … has no rotation where 4 divides ℓ + 1      (smollm3,
-        yang2025)
+    Equation: layer ℓ = 0, 1, … has no rotation where 4 divides ℓ + 1
+        (smollm3, yang2025)
     Shapes: → `layers` layers
 
     The configuration's list `no_rope_layers` holds 1 where a layer does rotate.
 
     Args:
         layers: number of layers.
-        base: θ.
+        base: θ of the checkpoint; the configuration class has 2,000,000.
         schedule: of the layers that rotate; YaRN for contexts past 64k.
 
     Raises:
@@ -219,7 +221,7 @@ def smollm3(
 
 
 def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...]:
-    """Command R7B and Command A: three layers rotate within a window, the fourth sees everything, without positions.
+    """Command R7B and Command A: three layers with RoPE and a window, one with neither.
 
     Equation: layer ℓ = 0, 1, … has neither rotation nor window where 4 divides ℓ + 1
         (yang2025)
@@ -241,14 +243,14 @@ def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...
 
 
 def gpt_oss(layers: int) -> tuple[Layer, ...]:
-    """gpt-oss: window and full layers take turns, all with YaRN whose ramp is not rounded to whole pairs.
+    """gpt-oss: layers alternate between a window and the full context.
 
     Equation: layer ℓ = 0, 2, 4, … has window 128; θ = 150,000, s = 32, L₀ = 4096
-        (gpt-oss; checked against the released code)
+        (gpt-oss)
     Shapes: → `layers` layers
 
-    The learned sink logit of each head is part of the softmax, not of the positions,
-    and is not included.
+    All have YaRN, whose ramp is not rounded to whole pairs. The learned sink logit of
+    each head is part of the softmax, not of the positions, and is not included.
 
     Args:
         layers: number of layers.
@@ -269,10 +271,10 @@ def gpt_oss(layers: int) -> tuple[Layer, ...]:
 
 
 def modernbert(layers: int) -> tuple[Layer, ...]:
-    """ModernBERT, an encoder: every third layer sees everything and rotates slowly, beginning with the first.
+    """ModernBERT, an encoder: every third layer sees everything and rotates slowly.
 
-    Equation: layer ℓ = 0, 3, 6, … has θ = 160,000; the others θ = 10,000 and |n − m| ≤
-        64      (modernbert; checked against the released code)
+    Equation: layer ℓ = 0, 3, 6, … has θ = 160,000; the others θ = 10,000 and
+        |n − m| ≤ 64      (modernbert)
     Shapes: → `layers` layers
 
     Its "local attention 128" is 64 tokens on each side and the query: a window of size
@@ -293,26 +295,27 @@ def modernbert(layers: int) -> tuple[Layer, ...]:
 
 
 def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """DroPE: a trained model's rotations are dropped from all layers, and a short recalibration follows.
+    """DroPE: the rotations of a trained model are dropped from all layers.
 
     Equation: R_m → 1 in every layer      (gelberg2026)
     Shapes: a plan → a plan
 
-    Only the plan: without the recalibration, at the trained length, the model is lost.
-    Windows and chunks stay.
+    This is only the plan: the model is useless without the short recalibration that
+    follows, at the trained length. Windows and chunks stay. The released code can also
+    normalise q and k and change the softmax scale; both are off by default.
 
     Args:
         plan: the layers of a model that was trained with rotations.
 
     Raises:
-        TypeError, ValueError: no tuple of layers; no layer has a rotation to drop.
+        TypeError, ValueError: `plan` is not a tuple of layers; no layer has a rotation
+            to drop.
 
     Source: gelberg2026
     Chapter: 18
     """
-    if not isinstance(plan, tuple) or not all(
-        isinstance(layer, Layer) for layer in plan
-    ):
+    is_plan = isinstance(plan, tuple) and all(isinstance(x, Layer) for x in plan)
+    if not is_plan:
         raise TypeError(f"plan must be a tuple of layers, got {plan!r}")
     if all(layer.base is None for layer in plan):
         raise ValueError("plan must have a layer with a rotation, got none")
@@ -320,6 +323,6 @@ def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
 
 
 def _every(period: int, layers: int, usual: Layer, last: Layer) -> tuple[Layer, ...]:
-    """`usual` in all layers but those whose number, counted from 1, `period` divides."""
+    """`last` in every layer whose number, from 1, `period` divides; else `usual`."""
     _checks.whole_number("layers", layers, least=1)
     return tuple(usual if (i + 1) % period else last for i in range(layers))

@@ -1,4 +1,4 @@
-"""Place 3′: a score that depends on the two positions and on the content, in place of qᵀk or added to it."""
+"""Scores and biases that depend on two positions and on the content."""
 
 from posenc_lib.content.cope import CoPE, contextual_positions
 from posenc_lib.content.dape import DAPE

@@ -1,4 +1,4 @@
-"""What the encodings of this place share: checked operands, rows of a table by distance, documents in a packed row."""
+"""What these encodings share: operands, rows of a table by distance, segments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from posenc_lib.positions import relative
 def operands(
     q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
 ) -> tuple[Tensor, Tensor, torch.dtype]:
-    """q and k in float32 at least, checked against one another and their positions; and the dtype of the result."""
+    """q and k in float32 at least, and the dtype of the result.
+
+    Checks that they fit one another and have a position for each token.
+    """
     _checks.equal_heads(q, k)
     for name, positions, x in (
         ("q_positions", q_positions, q),
@@ -35,7 +38,10 @@ def integer_relative(q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
 
 def select(scores: Tensor, index: Tensor) -> Tensor:
-    """Entry index[m, n] of every row m: scores (B, H, Tq, R), index (Tq, Tk) or (B, 1, Tq, Tk) → (B, H, Tq, Tk)."""
+    """Entry index[m, n] of every row m of the scores.
+
+    Scores (B, H, Tq, R) and index (Tq, Tk) or (B, 1, Tq, Tk) give (B, H, Tq, Tk).
+    """
     return scores.gather(-1, index.expand(*scores.shape[:-1], index.shape[-1]))
 
 
@@ -44,11 +50,11 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
-def document_numbers(k_positions: Tensor) -> Tensor:
-    """Documents along the key axis, (..., Tk): one begins wherever the position does not grow.
+def segments_by_restart(k_positions: Tensor) -> Tensor:
+    """Segment of each key, (..., Tk): one begins where the position does not grow.
 
-    With it, sums along the axis stop at the ends of packed documents, and padding
-    counts for nothing.
+    With it, sums along the axis stop at the ends of packed segments, and padding does
+    not count.
     """
     restarts = k_positions[..., 1:] <= k_positions[..., :-1]
     return torch.nn.functional.pad(restarts.to(torch.int64), (1, 0)).cumsum(-1)

@@ -8,18 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import uniform
 from posenc_lib.content._rows import operands
 
 
 class DAPE(nn.Module):
-    """DAPE: a two-layer network reads all heads' scores and biases of one pair, and corrects the sum of the two.
+    """DAPE: a two-layer network of all heads' scores and biases corrects their sum.
 
-    Equation: e = a + b + f([a; b]),  a_mn = q_mᵀ k_n / √d,  f(z) = W₂ LeakyReLU(W₁ z +
-        c₁) + c₂: ℝ^{2H} → ℝ^H (zheng2024; read in the released code)
+    Equation: e = a + b + f([a; b]),  a_mn = q_mᵀ k_n / √d,
+        f(z) = W₂ LeakyReLU(W₁ z + c₁) + c₂: ℝ^{2H} → ℝ^H      (zheng2024)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk), already scaled: the
         scheme sets scale = 1
 
-    One pair (m, n) at a time, with all heads: nothing runs along the tokens, so caches
+    The network sees one pair (m, n) with all its heads and no other tokens, so caches
     and masks change nothing.
 
     Args:
@@ -27,8 +28,7 @@ class DAPE(nn.Module):
         bias: b, a function of (q_positions, k_positions) → (1 or B, H, Tq, Tk): ALiBi,
             KERPLE or FIRE in the paper.
         hidden: width of the network, 32 in the released code.
-        generator: of the draw, uniform in ±1/√(inputs), which is PyTorch's for linear
-            layers.
+        generator: of the draw, uniform in ±1/√inputs like PyTorch's layers.
 
     Raises:
         TypeError, ValueError: sizes that are not integers ≥ 1, a bias that can't be
@@ -49,24 +49,12 @@ class DAPE(nn.Module):
         super().__init__()
         _checks.whole_number("heads", heads, least=1)
         _checks.whole_number("hidden", hidden, least=1)
-        if not callable(bias):
-            raise TypeError(
-                f"bias must be a callable of (q_positions, k_positions), got {bias!r}"
-            )
-        self.prior = bias
-        self.weight1 = nn.Parameter(torch.empty(hidden, 2 * heads))
-        self.bias1 = nn.Parameter(torch.empty(hidden))
-        self.weight2 = nn.Parameter(torch.empty(heads, hidden))
-        self.bias2 = nn.Parameter(torch.empty(heads))
-        for parameter, inputs in (
-            (self.weight1, 2 * heads),
-            (self.bias1, 2 * heads),
-            (self.weight2, hidden),
-        ):
-            nn.init.uniform_(
-                parameter, -(inputs**-0.5), inputs**-0.5, generator=generator
-            )
-        nn.init.uniform_(self.bias2, -(hidden**-0.5), hidden**-0.5, generator=generator)
+        self.prior = _checks.callable_("bias", bias)
+        both = 2 * heads
+        self.weight1 = uniform(hidden, both, inputs=both, generator=generator)
+        self.bias1 = uniform(hidden, inputs=both, generator=generator)
+        self.weight2 = uniform(heads, hidden, inputs=hidden, generator=generator)
+        self.bias2 = uniform(heads, inputs=hidden, generator=generator)
 
     def scores(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
@@ -77,13 +65,12 @@ class DAPE(nn.Module):
             raise ValueError(
                 f"q must have {self.bias2.shape[0]} heads, got shape {tuple(q.shape)}"
             )
-        prior = _checks.score_bias(
-            "bias", self.prior(q_positions, k_positions), content.shape
-        )
+        prior = self.prior(q_positions, k_positions)
+        _checks.score_bias("bias", prior, content.shape)
         prior = prior.to(q.dtype).expand_as(content)
         both = torch.cat((content, prior), 1).movedim(1, -1)  # (B, Tq, Tk, 2H)
-        w1, b1, w2, b2 = (
-            p.to(q.dtype) for p in (self.weight1, self.bias1, self.weight2, self.bias2)
-        )
-        hidden = torch.nn.functional.leaky_relu(both @ w1.mT + b1)
-        return (content + prior + (hidden @ w2.mT + b2).movedim(-1, 1)).to(dtype)
+        parameters = self.weight1, self.bias1, self.weight2, self.bias2
+        w1, c1, w2, c2 = (p.to(q.dtype) for p in parameters)
+        hidden = torch.nn.functional.leaky_relu(both @ w1.mT + c1)
+        correction: Tensor = (hidden @ w2.mT + c2).movedim(-1, 1)  # (B, H, Tq, Tk)
+        return (content + prior + correction).to(dtype)

@@ -1,4 +1,4 @@
-"""DeBERTa's disentangled attention: of the paper, of the released code, and with version 2's logarithmic buckets."""
+"""DeBERTa's disentangled attention: the paper's, the released code's, version 2's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from posenc_lib.content._rows import integer_relative, operands, select, split_h
 def deberta_index(q_positions: Tensor, k_positions: Tensor, span: int) -> Tensor:
     """DeBERTa's relative distance as a row of its table.
 
-    Equation: δ(m, n) = clip(m − n + K, 0, 2K − 1)      (he2021 eq. 3; query − key,
-        unlike `relative`)
+    Equation: δ(m, n) = clip(m − n + K, 0, 2K − 1)
+        (he2021 eq. 3; query − key, unlike `relative`)
     Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk)
 
     The ends are not alike: rows 0 … 2K − 1 are distances −K … K − 1, so the far past
@@ -26,7 +26,7 @@ def deberta_index(q_positions: Tensor, k_positions: Tensor, span: int) -> Tensor
         span: K, at least 1; the table has 2K rows.
 
     Raises:
-        TypeError, ValueError: `span` below 1; positions that are no integers, then as
+        TypeError, ValueError: `span` below 1; positions that are not integers, then as
             `positions.relative`.
 
     Source: he2021
@@ -39,15 +39,16 @@ def deberta_index(q_positions: Tensor, k_positions: Tensor, span: int) -> Tensor
 def deberta_log_bucket(
     distance: Tensor, *, num_buckets: int, max_distance: int
 ) -> Tensor:
-    """DeBERTa-v2's buckets: every distance its own up to B/2, then geometric steps up to max_distance.
+    """DeBERTa-v2's buckets: one for each distance up to B/2, then geometric steps.
 
-    Equation: β(r) = r for |r| ≤ E = B/2, else sign(r) min(B, E + ⌈(E − 1) ln(|r|/E) /
-        ln((M − 1)/E)⌉) (released code of he2021's version 2, without the minimum)
+    Equation: β(r) = r for |r| ≤ E = B/2, else
+        sign(r) min(B, E + ⌈(E − 1) ln(|r|/E) / ln((M − 1)/E)⌉)
+        (released code of he2021's version 2, without the minimum)
     Shapes: integers of any shape → the same shape, int64, values −B … B
 
-    Computed in whole numbers: bucket E + j ends at the largest r with r^(E−1) E^j ≤
-    (M−1)^j E^(E−1). The length of the sequence plays no part. The released code counts
-    on beyond B for |r| > M; δ, with K = B, cuts that off all the same.
+    Computed in whole numbers: bucket E + j ends at the largest r with
+    r^(E−1) E^j ≤ (M−1)^j E^(E−1). It does not depend on the length of the sequence. The
+    released code continues beyond B for |r| > M; δ, with K = B, cuts that off.
 
     Args:
         distance: r = query − key, integers.
@@ -55,7 +56,7 @@ def deberta_log_bucket(
         max_distance: M, at least B/2 + 2; 512 in the released models.
 
     Raises:
-        TypeError, ValueError: distances that are no integers; sizes out of range.
+        TypeError, ValueError: distances that are not integers; sizes out of range.
 
     Source: he2021
     Chapter: 07
@@ -63,22 +64,21 @@ def deberta_log_bucket(
     r = _checks.position_tensor("distance", distance)
     if r.is_floating_point():
         raise TypeError(f"distance must be integers, got {r.dtype}")
-    if _checks.even_dimension("num_buckets", num_buckets) < 4:
+    _checks.even_dimension("num_buckets", num_buckets)
+    if num_buckets < 4:
         raise ValueError(f"num_buckets must be at least 4, got {num_buckets}")
     exact = num_buckets // 2
     _checks.whole_number("max_distance", max_distance, least=exact + 2)
+    steps = exact - 1
     starts = list(range(exact + 1))  # the smallest distance in each bucket
     last = exact
     for j in range(exact):
-        while (last + 1) ** (exact - 1) * exact**j <= (
-            max_distance - 1
-        ) ** j * exact ** (exact - 1):
+        bound = (max_distance - 1) ** j * exact**steps
+        while (last + 1) ** steps * exact**j <= bound:
             last += 1
         starts.append(last + 1)
-    bucket = (
-        torch.bucketize(r.abs(), torch.tensor(starts, device=r.device), right=True) - 1
-    )
-    return r.sign() * bucket
+    edges = torch.tensor(starts, device=r.device)
+    return r.sign() * (torch.bucketize(r.abs(), edges, right=True) - 1)
 
 
 def deberta_scores(
@@ -90,13 +90,13 @@ def deberta_scores(
     position_keys: Tensor,
     position_queries: Tensor,
 ) -> Tensor:
-    """DeBERTa's score as the paper writes it: content meets content, content meets position, position meets content.
+    """DeBERTa's score as in the paper: content with content and with both positions.
 
-    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(n,m)}      (he2021 eq. 4;
-        unscaled, the scale is 1/√(3d))
+    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(n,m)}
+        (he2021 eq. 4; unscaled, the scale is 1/√(3d))
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d), both tables (H, 2K, d) → (B, H, Tq, Tk)
 
-    The third term looks from the key at the query: δ(n, m), other way round. See
+    The third term has the distance as seen from the key, δ(n, m), unlike
     `deberta_released_scores`.
 
     Args:
@@ -106,25 +106,18 @@ def deberta_scores(
         position_queries: Qʳ = P W_{q,r}.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit; positions that are no integers.
+        TypeError, ValueError: shapes that don't fit; positions that are not integers.
 
     Source: he2021
     Chapter: 07
     """
     span = _span(q, position_keys, position_queries)
-    index = deberta_index(q_positions, k_positions, span)
-    seen_from_key = deberta_index(
-        k_positions, q_positions, span
-    ).mT  # δ(n, m) at [m, n]
+    rows = (
+        deberta_index(q_positions, k_positions, span),
+        deberta_index(k_positions, q_positions, span).mT,  # δ(n, m) at [m, n]
+    )
     return _disentangled(
-        q,
-        k,
-        q_positions,
-        k_positions,
-        index,
-        seen_from_key,
-        position_keys,
-        position_queries,
+        q, k, q_positions, k_positions, *rows, position_keys, position_queries
     )
 
 
@@ -139,8 +132,7 @@ def deberta_released_scores(
 ) -> Tensor:
     """DeBERTa's score as the released code computes it: δ(m, n) in the third term too.
 
-    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(m,n)}      (read in the
-        released code; unscaled)
+    Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(m,n)}      (unscaled)
     Shapes: as `deberta_scores`
 
     The checkpoints need this one. For training from scratch it is the paper's model
@@ -156,9 +148,8 @@ def deberta_released_scores(
     Source: he2021
     Chapter: 07
     """
-    index = deberta_index(
-        q_positions, k_positions, _span(q, position_keys, position_queries)
-    )
+    span = _span(q, position_keys, position_queries)
+    index = deberta_index(q_positions, k_positions, span)
     return _disentangled(
         q, k, q_positions, k_positions, index, index, position_keys, position_queries
     )
@@ -174,10 +165,10 @@ def deberta_v2_scores(
     position_queries: Tensor,
     max_distance: int,
 ) -> Tensor:
-    """DeBERTa-v2's and v3's score: the released one, with distances in logarithmic buckets.
+    """DeBERTa-v2's and v3's score: the released one with logarithmic buckets.
 
-    Equation: as `deberta_released_scores` with δ(m, n) = clip(β(m − n) + K, 0, 2K − 1),
-        β of K buckets
+    Equation: as `deberta_released_scores` with
+        δ(m, n) = clip(β(m − n) + K, 0, 2K − 1), β of K buckets
     Shapes: as `deberta_scores`
 
     transformers 5.24 swaps two arguments on the way to the third term, which is
@@ -214,7 +205,10 @@ def _disentangled(
     position_keys: Tensor,
     position_queries: Tensor,
 ) -> Tensor:
-    """The three terms, given the rows of both tables for each pair, (Tq, Tk) or (B, 1, Tq, Tk)."""
+    """The three terms, given the rows of both tables for each pair.
+
+    The rows have shape (Tq, Tk) or (B, 1, Tq, Tk).
+    """
     q, k, dtype = operands(q, k, q_positions, k_positions)
     content_to_position = select(q @ position_keys.to(q.dtype).mT, key_rows)
     position_to_content = select(k @ position_queries.to(k.dtype).mT, query_rows.mT).mT
@@ -223,7 +217,8 @@ def _disentangled(
 
 def _span(q: Tensor, position_keys: Tensor, position_queries: Tensor) -> int:
     """K, after a check of the two tables."""
-    heads, dim = _checks.floating_tensor("q", q, least_dims=4).shape[1], q.shape[-1]
+    _checks.floating_tensor("q", q, least_dims=4)
+    heads, dim = q.shape[1], q.shape[-1]
     for name, table in (
         ("position_keys", position_keys),
         ("position_queries", position_queries),
@@ -239,16 +234,15 @@ def _span(q: Tensor, position_keys: Tensor, position_queries: Tensor) -> int:
                 f"{name} must have shape ({heads}, 2K, {dim}), got {shape}"
             )
     if position_keys.shape != position_queries.shape:
-        rows = position_keys.shape[1], position_queries.shape[1]
         raise ValueError(
-            f"position_keys and position_queries must have as many rows, got {rows[0]} "
-            f"and {rows[1]}"
+            "position_keys and position_queries must have as many rows, got "
+            f"{position_keys.shape[1]} and {position_queries.shape[1]}"
         )
     return position_keys.shape[1] // 2
 
 
 class DeBERTa(nn.Module):
-    """DeBERTa's parameters: one table of distances, and its projections to keys and queries.
+    """DeBERTa's parameters: a table of distances, projected to keys and queries.
 
     Equation: Kʳ = P W_{k,r},  Qʳ = P W_{q,r};  `scores` is the paper's,
         `deberta_scores`
@@ -256,7 +250,7 @@ class DeBERTa(nn.Module):
         scale = 1/√(3d)
 
     P is shared by all layers, the projections are not. Absolute positions enter only
-    before the last softmax of the language model, which is not this module's business.
+    before the last softmax of the language model, and are not part of this module.
 
     Args:
         heads: H.

@@ -1,4 +1,4 @@
-"""PaTH: every token on the way from the key to the query reflects what passes."""
+"""PaTH: the key is reflected by each token between it and the query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from posenc_lib import _checks
 from posenc_lib._draws import normal
-from posenc_lib.content._rows import document_numbers, operands, split_heads
+from posenc_lib.content._rows import operands, segments_by_restart, split_heads
 from posenc_lib.positions import relative
 
 
@@ -20,21 +20,21 @@ def path_scores(
     w: Tensor,
     beta: Tensor,
 ) -> Tensor:
-    """PaTH's score for given reflections: the key passes through those of all later tokens, up to the query's own.
+    """PaTH's score for given reflections: those of all tokens after the key.
 
     Equation: s_mn = k_nᵀ H_{n+1} H_{n+2} ⋯ H_m q_m,  H_t = I − β_t w_t w_tᵀ
         (yang2025p; unscaled)
     Shapes: q (B, H, Tq, d), k and w (B, H, Tk, d), beta (B, H, Tk) → (B, H, Tq, Tk)
 
-    The key meets H_{n+1} first and H_m last. What reflection t takes away from key n is
-    w_t x_tn, and x_tn = β_t w_tᵀ (k_n − Σ_{n<s<t} w_s x_sn): a triangular system,
-    solved for all keys at once. Then s_mn = q_mᵀ k_n − Σ_{n<t≤m} q_mᵀ w_t x_tn.
-    (Checked against the equation, product by product, in the tests.)
+    The key meets H_{n+1} first and H_m, the query's own, last. What reflection t takes
+    away from key n is w_t x_tn, and x_tn = β_t w_tᵀ (k_n − Σ_{n<s<t} w_s x_sn): a
+    triangular system, solved for all keys at once. Then
+    s_mn = q_mᵀ k_n − Σ_{n<t≤m} q_mᵀ w_t x_tn.
 
     Args:
-        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; keys lie
+        q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; keys are
             in the order of their positions, and a position that does not grow begins a
-            new document, whose reflections are its own.
+            new segment, whose keys meet no reflections of others.
         w: w_t of each key, of length 1.
         beta: β_t of each key, 0 … 2: 0 is no reflection, 2 a Householder reflection.
             With all 0, NoPE.
@@ -54,38 +54,32 @@ def path_scores(
         raise ValueError(
             f"beta must have shape {tuple(k.shape[:3])}, got {tuple(beta.shape)}"
         )
-    w, strength = (
-        w.to(q.dtype),
-        beta.to(q.dtype)[..., None],
-    )  # (B, H, Tk, d), (B, H, Tk, 1)
-    number = document_numbers(k_positions)
-    together = number[..., :, None] == number[..., None, :]  # (Tk, Tk) or (B, Tk, Tk)
-    later = (together if together.dim() == 2 else together[:, None]).tril(
-        -1
-    )  # [t, n]: t comes after n, same document
-    system = (
-        torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
-        + strength * (w @ w.mT) * later
-    )
-    taken = torch.linalg.solve_triangular(
-        system, strength * (w @ k.mT) * later, upper=False
-    )  # x: (B, H, Tk, Tk)
-    met = (q @ w.mT).masked_fill(
-        relative(q_positions, k_positions) > 0, 0
-    )  # q_mᵀ w_t for t ≤ m
-    scores: Tensor = q @ k.mT - met @ taken
+    w, beta = w.to(q.dtype), beta.to(q.dtype)[..., None]  # (B, H, Tk, d), (B, H, Tk, 1)
+    segment = segments_by_restart(k_positions)
+    same_segment = segment[..., :, None] == segment[..., None, :]
+    if same_segment.dim() == 3:
+        same_segment = same_segment[:, None]
+    later = same_segment.tril(-1)  # [t, n]: t after n, (Tk, Tk) or (B, 1, Tk, Tk)
+    identity = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
+    x = torch.linalg.solve_triangular(
+        identity + beta * (w @ w.mT) * later, beta * (w @ k.mT) * later, upper=False
+    )  # (B, H, Tk, Tk)
+    future = relative(q_positions, k_positions) > 0
+    q_w = (q @ w.mT).masked_fill(future, 0)  # q_mᵀ w_t for t ≤ m
+    scores: Tensor = q @ k.mT - q_w @ x
     return scores.to(dtype)
 
 
 class PaTH(nn.Module):
-    """PaTH: relative position is a product of reflections, which the tokens in between choose.
+    """PaTH: relative position is a product of reflections that depend on the tokens.
 
-    Equation: w_t = W_up W_down x_t / ‖·‖,  β_t = 2 σ(w_βᵀ x_t + b_β) in each head; the
-        score is `path_scores` (yang2025p; the maps as in the authors' code)
+    Equation: w_t = W_up W_down x_t / ‖·‖,  β_t = 2 σ(w_βᵀ x_t + b_β) in each head;
+        the score is `path_scores`      (yang2025p; the maps as in the authors' code)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d), k_x (B, Tk, D) → (B, H, Tq, Tk)
 
     The authors' layer also sends w through a short convolution along the tokens before
-    it is normalised, and shares w between the queries of a group; neither is done here.
+    it is normalised, and can add a forget gate. With grouped queries it shares w within
+    a group and makes it by one full-rank map. None of this is done here.
 
     Args:
         dim: D, width of the hidden states.

@@ -1,4 +1,4 @@
-"""Relative logits: every query mixes its own curve over the distances, from a few learned ones."""
+"""Relative logits: each query mixes a few learned curves over the distance."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from posenc_lib.content._rows import integer_relative, select, split_heads
 
 
 class RelativeLogits(nn.Module):
-    """Inkling's bias: a few learned curves over the distance, mixed anew by each query and head.
+    """Inkling's bias: learned curves over the distance, mixed by each query and head.
 
-    Equation: b_h(m, n) = Σ_r w_{h,r}(x_m) P_r[m − n] for 0 ≤ m − n < R, else 0;  w(x) =
-        W x      (read in the released code)
+    Equation: b_h(m, n) = Σ_r w_{h,r}(x_m) P_r[m − n] for 0 ≤ m − n < R, else 0;
+        w(x) = W x
     Shapes: q_x (B, Tq, D) → bias (B, H, Tq, Tk)
 
-    It is Shaw's key term with a query of r channels made for it alone, added after the
-    scale. Beyond R, and after the query, it says nothing; the mask is another matter.
-    Inkling normalises q and k and scales by 1/d, and multiplies query and bias by a
-    temperature at long range: neither is part of this.
+    It is Shaw's key term with a separate query of r channels, added after the scale.
+    Beyond R, and after the query, it is 0 and masks nothing. Inkling normalises q and k
+    and scales by 1/d, and multiplies query and bias by a temperature at long range:
+    neither is part of this.
 
     Args:
         dim: D, width of the hidden states.
@@ -33,7 +33,7 @@ class RelativeLogits(nn.Module):
 
     Raises:
         TypeError, ValueError: sizes that are not integers ≥ 1. When called: no q_x, or
-            one of another shape; positions that are no integers.
+            one of another shape; positions that are not integers.
 
     Source: inkling2026
     Chapter: 07
@@ -70,8 +70,7 @@ class RelativeLogits(nn.Module):
             "k_positions", k_positions, batch=x.shape[0], length=k_positions.shape[-1]
         )
         rank, extent = self.curves.shape
-        mix = split_heads(
-            x @ self.weight.to(x.dtype).mT, self.weight.shape[0] // rank
-        )  # (B, H, Tq, r)
+        heads = self.weight.shape[0] // rank
+        mix = split_heads(x @ self.weight.to(x.dtype).mT, heads)  # (B, H, Tq, r)
         bias = select(mix @ self.curves.to(x.dtype), distance.clamp(0, extent - 1))
         return bias.masked_fill((distance < 0) | (distance >= extent), 0)

@@ -12,21 +12,21 @@ from posenc_lib.content._rows import integer_relative, operands, select
 def clipped_index(
     q_positions: Tensor, k_positions: Tensor, *, left: int, right: int
 ) -> Tensor:
-    """The row of a table of relative vectors: all distances beyond the ends share the last row.
+    """The row of a table of relative vectors; far distances share the last rows.
 
-    Equation: c = clip(n − m, −left, right) + left      (shaw2018 §3.2: left = right =
-        K)
-    Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk); int64, values 0
-        … left + right
+    Equation: c = clip(n − m, −left, right) + left
+        (shaw2018 §3.2: left = right = K)
+    Shapes: (Tq,), (Tk,) → (Tq, Tk); (B, Tq), (B, Tk) → (B, 1, Tq, Tk); int64,
+        values 0 … left + right
 
     Args:
         q_positions: positions m of the queries, integers.
         k_positions: positions n of the keys, integers.
-        left: the furthest distance into the past with a row of its own, at least 0.
+        left: the furthest distance into the past that has a row, at least 0.
         right: the same for the future.
 
     Raises:
-        TypeError, ValueError: positions that are no integers, then as
+        TypeError, ValueError: positions that are not integers, then as
             `positions.relative`; a negative end.
 
     Source: shaw2018
@@ -46,16 +46,16 @@ def relative_key_scores(
     table: Tensor,
     left: int,
 ) -> Tensor:
-    """Shaw's key term for a given table: the query also meets a vector that stands for the distance.
+    """Shaw's key term for a given table: a vector for each distance, added to the key.
 
     Equation: s_mn = q_mᵀ (k_n + a_c),  c = clip(n − m, −left, right) + left
         (shaw2018 eq. 4, 5; unscaled)
-    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), table (left + 1 + right, d) → (B, H, Tq,
-        Tk)
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), table (left + 1 + right, d)
+        → (B, H, Tq, Tk)
 
-    q meets all R rows first, (B, H, Tq, R), and then each pair picks its own: no (Tq,
-    Tk, d) tensor is made. BERT's `relative_key` counts query minus key: it is this with
-    the rows reversed, left = right = max_positions − 1.
+    q meets all R rows first, (B, H, Tq, R), and then each pair selects one: no
+    (Tq, Tk, d) tensor is made. BERT's `relative_key` counts query minus key: it is this
+    with the rows reversed, left = right = max_positions − 1.
 
     Args:
         q, k, q_positions, k_positions: as `PositionScheme.scores` gets them; the
@@ -65,16 +65,15 @@ def relative_key_scores(
             left.
 
     Raises:
-        TypeError, ValueError: shapes that don't fit; positions that are no integers;
+        TypeError, ValueError: shapes that don't fit; positions that are not integers;
             `left` beyond the table.
 
     Source: shaw2018
     Chapter: 07
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
-    index = clipped_index(
-        q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left)
-    )
+    right = _right(table, q.shape[-1], left)
+    index = clipped_index(q_positions, k_positions, left=left, right=right)
     return (q @ k.mT + select(q @ table.to(q.dtype).mT, index)).to(dtype)
 
 
@@ -87,7 +86,7 @@ def relative_key_query_scores(
     table: Tensor,
     left: int,
 ) -> Tensor:
-    """BERT's `relative_key_query`: the vector of the distance meets the query and the key.
+    """BERT's `relative_key_query`: a vector for each distance meets query and key.
 
     Equation: s_mn = q_mᵀ k_n + q_mᵀ a_c + k_nᵀ a_c,  c as in `clipped_index`
         (huang2020 method 4; unscaled)
@@ -106,25 +105,21 @@ def relative_key_query_scores(
     of_query = relative_key_scores(
         q, k, q_positions, k_positions, table=table, left=left
     )
-    index = clipped_index(
-        q_positions, k_positions, left=left, right=_right(table, q.shape[-1], left)
-    )
-    of_key = select(
-        k @ table.to(k.dtype).mT, index.mT
-    )  # (B, H, Tk, Tq): picked along the keys, then turned
+    right = _right(table, q.shape[-1], left)
+    index = clipped_index(q_positions, k_positions, left=left, right=right)
+    of_key = select(k @ table.to(k.dtype).mT, index.mT)  # (B, H, Tk, Tq)
     return (of_query + of_key.mT).to(dtype)
 
 
 def _right(table: Tensor, dim: int, left: int) -> int:
-    """The other end of the table, after a check of its shape."""
-    if (
-        _checks.floating_tensor("table", table, least_dims=2).dim() != 2
-        or table.shape[1] != dim
-    ):
+    """`right` of the table, after a check of its shape."""
+    _checks.floating_tensor("table", table, least_dims=2)
+    if table.dim() != 2 or table.shape[1] != dim:
         raise ValueError(
             f"table must have shape (rows, {dim}), got {tuple(table.shape)}"
         )
-    if _checks.whole_number("left", left, least=0) >= table.shape[0]:
+    _checks.whole_number("left", left, least=0)
+    if left >= table.shape[0]:
         raise ValueError(
             f"left must be below the {table.shape[0]} rows of the table, got {left}"
         )
@@ -132,12 +127,12 @@ def _right(table: Tensor, dim: int, left: int) -> int:
 
 
 class Shaw(nn.Module):
-    """Relative vectors: one for each clipped distance, added to the keys, and another one, added to the values.
+    """Relative vectors: two for each clipped distance, added to keys and to values.
 
-    Equation: e_mn = q_mᵀ (k_n + a^K_c) / √d,  z_m = Σ_n α_mn (v_n + a^V_c),  c = clip(n
-        − m, −K, K) (shaw2018 eq. 3–5)
-    Shapes: `scores`: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk);  `values`:
-        weights (B, H, Tq, Tk), v (B, H, Tk, d) → (B, H, Tq, d)
+    Equation: e_mn = q_mᵀ (k_n + a^K_c) / √d,  z_m = Σ_n α_mn (v_n + a^V_c),
+        c = clip(n − m, −K, K)      (shaw2018 eq. 3–5)
+    Shapes: `scores`: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk);
+        `values`: weights (B, H, Tq, Tk), v (B, H, Tk, d) → (B, H, Tq, d)
 
     The tables are shared by all heads. Nearly all ports have the key term only: leave
     `values` out of the scheme. The value term needs no (Tq, Tk, d) tensor either: the
@@ -145,8 +140,8 @@ class Shaw(nn.Module):
 
     Args:
         head_dim: d, at least 1.
-        clip: K, the largest distance with vectors of its own, at least 1; each table
-            has 2K + 1 rows.
+        clip: K, beyond which distances share their vectors, at least 1; each table has
+            2K + 1 rows.
         generator: of the draw, Glorot's uniform one (the paper names none).
 
     Raises:
@@ -186,17 +181,14 @@ class Shaw(nn.Module):
             _checks.token_positions(
                 name, positions, batch=weights.shape[0], length=weights.shape[axis]
             )
-        if (
-            _checks.floating_tensor("v", v, least_dims=4).shape[-1]
-            != self.value_table.shape[1]
-        ):
+        _checks.floating_tensor("v", v, least_dims=4)
+        if v.shape[-1] != self.value_table.shape[1]:
             raise ValueError(
                 f"v must have {self.value_table.shape[1]} channels, got shape "
                 f"{tuple(v.shape)}"
             )
         index = clipped_index(q_positions, k_positions, left=self.clip, right=self.clip)
-        none = weights.new_zeros(*weights.shape[:-1], 2 * self.clip + 1)
-        shares = none.scatter_add(
-            -1, index.expand_as(weights), weights
-        )  # (B, H, Tq, 2K + 1): weight of each c
-        return weights @ v + shares @ self.value_table.to(weights.dtype)
+        zeros = weights.new_zeros(*weights.shape[:-1], 2 * self.clip + 1)
+        # The sum of the weights of each c: (B, H, Tq, 2K + 1)
+        totals = zeros.scatter_add(-1, index.expand_as(weights), weights)
+        return weights @ v + totals @ self.value_table.to(weights.dtype)

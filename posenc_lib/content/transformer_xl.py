@@ -1,4 +1,4 @@
-"""Transformer-XL's score of four terms, and the shift that its code computes it with."""
+"""Transformer-XL's score of four terms, and the shift by which its code computes it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import torch
 from torch import Tensor, nn
 
 from posenc_lib import _checks
+from posenc_lib._draws import normal
 from posenc_lib.content._rows import operands
 from posenc_lib.frequencies import cos_sin, inverse_frequencies
 
 
 def relative_shift(x: Tensor) -> Tensor:
-    """The pad-and-reshape trick: scores by distance, one column each, become scores by key.
+    """The pad-and-reshape trick: scores by distance become scores by key.
 
-    Equation: y[i, c] = x[i, c + Tq − 1 − i]  for c ≤ C − Tq + i      (dai2019 appendix
-        B)
+    Equation: y[i, c] = x[i, c + Tq − 1 − i]  for c ≤ C − Tq + i
+        (dai2019 appendix B)
     Shapes: (..., Tq, C) → (..., Tq, C)
 
     Pad a column of zeros on the left, read the same numbers as (C + 1, Tq), drop the
-    first row: row i has moved Tq − 1 − i places to the left. What follows on the right
+    first row: row i has moved Tq − 1 − i columns to the left. What follows on the right
     is junk that must be masked: one 0 at c = C − Tq + i + 1, then the beginning of row
     i + 1. Which C columns there are decides what the junk is:
 
@@ -32,8 +33,8 @@ def relative_shift(x: Tensor) -> Tensor:
         x: scores, one column for each distance, the furthest past first.
 
     Raises:
-        TypeError, ValueError: x is no floating-point tensor of at least two dimensions,
-            or has fewer columns than rows.
+        TypeError, ValueError: x is not a floating-point tensor of at least two
+            dimensions, or has fewer columns than rows.
 
     Source: dai2019, huang2019
     Chapter: 07
@@ -44,17 +45,16 @@ def relative_shift(x: Tensor) -> Tensor:
             "x must have at least as many columns (distances) as rows (queries), got "
             f"{tuple(x.shape)}"
         )
-    padded = torch.nn.functional.pad(x, (1, 0)).reshape(
-        *x.shape[:-2], columns + 1, rows
-    )
+    padded = torch.nn.functional.pad(x, (1, 0))
+    padded = padded.reshape(*x.shape[:-2], columns + 1, rows)
     return padded[..., 1:, :].reshape(x.shape)
 
 
 class TransformerXL(nn.Module):
-    """Transformer-XL: content and distance meet in four terms, with a sinusoid of the distance.
+    """Transformer-XL: four terms of content and of a sinusoid of the distance.
 
-    Equation: s_mn = q_mᵀ k_n + q_mᵀ W_R R_{m−n} + uᵀ k_n + vᵀ W_R R_{m−n},  R_r = (sin
-        r ω_i … | cos r ω_i …) (dai2019 §3.3; unscaled)
+    Equation: s_mn = q_mᵀ k_n + q_mᵀ W_R R_{m−n} + uᵀ k_n + vᵀ W_R R_{m−n},
+        R_r = (sin r ω_i … | cos r ω_i …)      (dai2019 §3.3; unscaled)
     Shapes: q (B, H, Tq, d), k (B, H, Tk, d) → (B, H, Tq, Tk)
 
     (q_m + v)ᵀ W_R is a coefficient for each sin and cos of (m − n) ω_i. The addition
@@ -72,8 +72,8 @@ class TransformerXL(nn.Module):
         generator: of the draw.
 
     Raises:
-        TypeError, ValueError: sizes of another kind; when called, shapes that don't
-            fit.
+        TypeError, ValueError: sizes that are not integers ≥ 1, an odd `dim`, `base` or
+            `std` not above 0; when called, shapes that don't fit.
 
     Source: dai2019
     Chapter: 07
@@ -94,13 +94,9 @@ class TransformerXL(nn.Module):
         _checks.whole_number("head_dim", head_dim, least=1)
         _checks.even_dimension("dim", dim)
         self.dim, self.base = dim, _checks.positive("base", base)
-        self.u = nn.Parameter(torch.empty(heads, head_dim))
-        self.v = nn.Parameter(torch.empty(heads, head_dim))
-        self.weight = nn.Parameter(torch.empty(heads * head_dim, dim))
-        for parameter in (self.u, self.v, self.weight):
-            nn.init.normal_(
-                parameter, std=_checks.positive("std", std), generator=generator
-            )
+        self.u = normal(heads, head_dim, std=std, generator=generator)
+        self.v = normal(heads, head_dim, std=std, generator=generator)
+        self.weight = normal(heads * head_dim, dim, std=std, generator=generator)
 
     def scores(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
@@ -112,9 +108,8 @@ class TransformerXL(nn.Module):
                 f"q must have shape (B, {heads}, T, {head_dim}), got {tuple(q.shape)}"
             )
         u, v, weight = (p.to(q.dtype) for p in (self.u, self.v, self.weight))
-        of_sin, of_cos = (
-            (q + v[:, None]) @ weight.view(heads, head_dim, self.dim)
-        ).chunk(2, -1)  # (B, H, Tq, D/2)
+        coefficients = (q + v[:, None]) @ weight.view(heads, head_dim, self.dim)
+        of_sin, of_cos = coefficients.chunk(2, -1)  # (B, H, Tq, D/2) each
         frequencies = inverse_frequencies(self.dim, self.base)
         cos_m, sin_m = (
             _for_heads(x) for x in cos_sin(q_positions, frequencies, dtype=q.dtype)
@@ -122,9 +117,9 @@ class TransformerXL(nn.Module):
         cos_n, sin_n = (
             _for_heads(x) for x in cos_sin(k_positions, frequencies, dtype=q.dtype)
         )
-        distance = (of_sin * sin_m + of_cos * cos_m) @ cos_n.mT + (
-            of_cos * sin_m - of_sin * cos_m
-        ) @ sin_n.mT
+        of_cos_n = of_sin * sin_m + of_cos * cos_m
+        of_sin_n = of_cos * sin_m - of_sin * cos_m
+        distance = of_cos_n @ cos_n.mT + of_sin_n @ sin_n.mT
         return ((q + u[:, None]) @ k.mT + distance).to(dtype)
 
 
