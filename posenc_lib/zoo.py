@@ -479,7 +479,7 @@ def _embeddings() -> tuple[Entry, ...]:
                 "sinusoidal_interleaved_xlm",
                 "sinusoidal_scaled_xtransformers",
             ),
-            test="test_bug_reports.py::test_F1_53_every_dimension_has_a_sinusoid",
+            test="test_bug_reports.py::test_bug_53_every_dimension_has_a_sinusoid",
         ),
         Entry(
             name="Sinusoidal, tensor2tensor",
@@ -497,7 +497,7 @@ def _embeddings() -> tuple[Entry, ...]:
                 "sinusoidal_concat_whisper",
                 "sinusoidal_concat_xglm_offset2",
             ),
-            test="test_bug_reports.py::test_F1_53_tensor2tensor_has_a_zero_column",
+            test="test_bug_reports.py::test_bug_53_tensor2tensor_has_a_zero_column",
         ),
         Entry(
             name="Learned absolute",
@@ -687,7 +687,7 @@ def _rotary() -> tuple[Entry, ...]:
             cost=rotation,
             used_by="Llama, Qwen, Mistral and Gemma in transformers",
             golden=("rope_half_split_gemma_official", "rope_half_split_llama"),
-            test="test_bug_reports.py::test_F1_01_layouts_agree_through_the_permutation",
+            test="test_bug_reports.py::test_bug_01_layouts_agree_through_the_permutation",
         ),
         Entry(
             name="RoPE, partial",
@@ -839,7 +839,7 @@ def _schedules() -> tuple[Entry, ...]:
             cost=same,
             used_by="the global layers of Gemma 3 from 4B on",
             golden=("rope_linear_f4", "rope_linear_partial"),
-            test="rotary/test_scaling.py::test_F1_07_linear_interpolation_divides_positions",
+            test="rotary/test_scaling.py::test_bug_07_linear_interpolation_divides_positions",
         ),
         Entry(
             name="NTK-aware",
@@ -852,7 +852,7 @@ def _schedules() -> tuple[Entry, ...]:
                 "rope_ntk_theta_rescale_rotary_embedding_torch",
                 "rope_xtransformers",
             ),
-            test="rotary/test_scaling.py::test_F1_27_ntk_static",
+            test="rotary/test_scaling.py::test_bug_27_ntk_static",
         ),
         Entry(
             name="Dynamic NTK",
@@ -1012,7 +1012,7 @@ def _axes() -> tuple[Entry, ...]:
                 "rope2d_timm_pixel",
                 "rope_axial_rotary_embedding_torch",
             ),
-            test="test_frequencies.py::test_pixel_frequencies_are_the_equations_and_end_where_a_grid_can_follow",
+            test="test_frequencies.py::test_pixel_frequencies_are_the_equations",
         ),
         Entry(
             name="Pixtral's RoPE",
@@ -1067,7 +1067,7 @@ def _axes() -> tuple[Entry, ...]:
             cost=same,
             used_by="Qwen2-VL, Qwen2.5-VL, Qwen2.5-Omni",
             golden=("mrope_sections_qwen2_vl",),
-            test="rotary/test_multiaxis.py::test_F1_71_mrope_sections_of_every_size",
+            test="rotary/test_multiaxis.py::test_bug_71_mrope_sections_of_every_size",
         ),
         Entry(
             name="M-RoPE, interleaved",
@@ -1078,7 +1078,7 @@ def _axes() -> tuple[Entry, ...]:
             cost=same,
             used_by="Qwen3-VL, Qwen3.5",
             golden=("mrope_interleaved_qwen3_vl",),
-            test="rotary/test_multiaxis.py::test_F1_71_mrope_sections_of_every_size",
+            test="rotary/test_multiaxis.py::test_bug_71_mrope_sections_of_every_size",
         ),
         Entry(
             name="VideoRoPE",
@@ -1210,7 +1210,7 @@ def _images() -> tuple[Entry, ...]:
             cost=look_up,
             used_by="Swin",
             golden=("swin_relative_position_index",),
-            test="bias/test_window.py::test_window_bias_is_the_equation_and_a_cross_attention_is_a_part_of_it",
+            test="bias/test_window.py::test_window_bias_is_the_equation",
         ),
         Entry(
             name="BEiT's bias",
@@ -1329,7 +1329,7 @@ def _content() -> tuple[Entry, ...]:
             source=content.deberta_scores,
             parameters="2 K D for all layers, and 2 D² a layer",
             cost="4 K n D products, and 2 n² H look-ups",
-            test="content/test_deberta.py::test_deberta_is_the_equation_for_any_number_of_queries_and_keys",
+            test="content/test_deberta.py::test_deberta_is_the_equation",
         ),
         Entry(
             name="DeBERTa, as released",
@@ -1338,7 +1338,7 @@ def _content() -> tuple[Entry, ...]:
             parameters="the same",
             cost="the same",
             used_by="DeBERTa",
-            test="content/test_deberta.py::test_deberta_is_the_equation_for_any_number_of_queries_and_keys",
+            test="content/test_deberta.py::test_deberta_is_the_equation",
         ),
         Entry(
             name="DeBERTa-v2",
@@ -1355,7 +1355,7 @@ def _content() -> tuple[Entry, ...]:
                 "deberta_v2_log_bucket_b256_m512",
                 "deberta_v2_log_bucket_b32_m128",
             ),
-            test="content/test_deberta.py::test_deberta_v2_is_the_equation_on_both_sides_beyond_the_last_bucket",
+            test="content/test_deberta.py::test_deberta_v2_is_the_equation_beyond_the_last_bucket",
         ),
         Entry(
             name="TUPE",
@@ -1381,7 +1381,7 @@ def _content() -> tuple[Entry, ...]:
             source=content.DAPE,
             parameters="h (3 H + 1) + H for h hidden units, beside the bias",
             cost="n² passes of a network of 2 H inputs",
-            test="content/test_dape.py::test_dape_is_the_equation_and_without_its_network_is_the_bias_alone",
+            test="content/test_dape.py::test_dape_is_the_equation_and_reduces_to_the_bias",
         ),
         Entry(
             name="Forgetting Transformer",
@@ -1494,7 +1494,7 @@ def _long_context() -> tuple[Entry, ...]:
             source=attention.evict,
             parameters="0",
             cost="6 D for each key that is moved",
-            test="attention/test_long_context.py::test_F1_77_eviction_rotates_as_if_from_the_start",
+            test="attention/test_long_context.py::test_bug_77_eviction_rotates_as_if_from_the_start",
         ),
         Entry(
             name="Sliding window",
