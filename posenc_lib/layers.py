@@ -148,6 +148,7 @@ def gemma3(
             below 1.
 
     Source: gemma3
+    Checked: golden; google-deepmind/gemma@9fec24caa489:gemma/gm/nn/_gemma.py:Gemma3_4B
     Chapter: 14
     """
     _checks.whole_number("window", window, least=1)
@@ -184,6 +185,8 @@ def llama4(
         TypeError, ValueError: as `Layer`; `layers` is not an integer ≥ 1.
 
     Source: llama4
+    Checked: golden;
+        meta-llama/llama-models@408c577168a1:models/llama4/model.py:TransformerBlock.__init__
     Chapter: 14
     """
     _checks.whole_number("chunk", chunk, least=1)
@@ -215,6 +218,8 @@ def smollm3(
         TypeError, ValueError: as `Layer`; `layers` is not an integer ≥ 1.
 
     Source: smollm3, yang2025
+    Checked: golden;
+        huggingface/transformers@008e57439125:src/transformers/models/smollm3/configuration_smollm3.py:SmolLM3Config.__post_init__
     Chapter: 14
     """
     return _every(4, layers, Layer(base, schedule=schedule), Layer())
@@ -236,6 +241,8 @@ def cohere2(layers: int, *, base: float, window: int = 4096) -> tuple[Layer, ...
         TypeError, ValueError: as `Layer`; `layers` is not an integer ≥ 1.
 
     Source: yang2025
+    Checked:
+        huggingface/transformers@015bfeb86891:src/transformers/models/cohere2/modeling_cohere2.py:Cohere2Attention.__init__
     Chapter: 18
     """
     _checks.whole_number("window", window, least=1)
@@ -259,6 +266,7 @@ def gpt_oss(layers: int) -> tuple[Layer, ...]:
         TypeError, ValueError: `layers` is not an integer ≥ 1.
 
     Source: gpt-oss
+    Checked: openai/gpt-oss@0568dfc94f09:gpt_oss/torch/model.py:AttentionBlock.__init__
     Chapter: 18
     """
     yarn = partial(yarn_released, factor=32.0, original_length=4096, truncate=False)
@@ -287,6 +295,8 @@ def modernbert(layers: int) -> tuple[Layer, ...]:
         TypeError, ValueError: `layers` is not an integer ≥ 1.
 
     Source: modernbert
+    Checked:
+        huggingface/transformers@000c33fdfde1:src/transformers/models/modernbert/modeling_modernbert.py:ModernBertAttention.__init__
     Chapter: 18
     """
     _checks.whole_number("layers", layers, least=1)
@@ -312,6 +322,7 @@ def drope(plan: tuple[Layer, ...]) -> tuple[Layer, ...]:
             to drop.
 
     Source: gelberg2026
+    Checked: SakanaAI/DroPE@260a8bb9f4fd:custom_models/attention.py:nope
     Chapter: 18
     """
     is_plan = isinstance(plan, tuple) and all(isinstance(x, Layer) for x in plan)

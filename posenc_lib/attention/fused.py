@@ -165,6 +165,7 @@ def relative_score_mod(
             not hold.
 
     Source: dong2024
+    Checked: derived, unchecked
     Chapter: 18
     """
     shape = _checks.floating_tensor("bias", bias, least_dims=2).shape

@@ -68,6 +68,7 @@ def hankel_attention(
             not an integer ≥ 1.
 
     Source: dao2022
+    Checked: derived, unchecked
     Chapter: 08
     """
     _checks.grouped_heads(q, k)

@@ -39,6 +39,8 @@ def elu_features(x: Tensor) -> Tensor:
             dimension.
 
     Source: katharopoulos2020
+    Checked:
+        idiap/fast-transformers@47187323149d:fast_transformers/feature_maps/base.py:elu_feature_map
     Chapter: 08
     """
     _checks.floating_tensor("x", x, least_dims=1)
@@ -68,6 +70,8 @@ def orthogonal_projection(
         TypeError, ValueError: `features` or `dim` is not an integer ≥ 1.
 
     Source: choromanski2021
+    Checked:
+        google-research/google-research@0c1bbe5fc971:performer/fast_attention/jax/fast_attention.py:GaussianOrthogonalRandomMatrix.get_2d_array
     Chapter: 08
     """
     _checks.whole_number("features", features, least=1)
@@ -112,6 +116,8 @@ def positive_features(x: Tensor, projection: Tensor) -> Tensor:
         TypeError, ValueError: x is not a floating-point tensor; Ω has another width.
 
     Source: choromanski2021, luo2021
+    Checked:
+        google-research/google-research@0c1bbe5fc971:performer/fast_attention/jax/fast_attention.py:nonnegative_softmax_kernel_feature_creator
     Chapter: 08
     """
     _checks.floating_tensor("x", x, least_dims=1)
@@ -150,6 +156,7 @@ def cosformer_features(x: Tensor, positions: Tensor, *, length: int) -> Tensor:
             negative.
 
     Source: qin2022
+    Checked: OpenNLPLab/cosFormer@17e3d7c07406:cosformer.py:CosformerAttention.forward
     Chapter: 08
     """
     _checks.whole_number("length", length, least=1)
@@ -205,6 +212,7 @@ def linear_attention(
             feature.
 
     Source: su2021, katharopoulos2020
+    Checked: derived, unchecked
     Chapter: 08
     """
     q, k, v, dtype = feature_operands(q, k, v, mask)
@@ -271,6 +279,7 @@ def causal_linear_attention(
         TypeError, ValueError: as `linear_attention`.
 
     Source: katharopoulos2020, su2021
+    Checked: derived, unchecked
     Chapter: 08
     """
     q, k, v, dtype = feature_operands(q, k, v, mask)
@@ -304,6 +313,8 @@ def retention_decays(heads: int) -> Tensor:
         TypeError, ValueError: `heads` is not an integer ≥ 1.
 
     Source: sun2023r
+    Checked:
+        microsoft/torchscale@05a9628309ae:torchscale/architecture/retnet.py:RetNetRelPos.__init__
     Chapter: 18
     """
     _checks.whole_number("heads", heads, least=1)
@@ -347,6 +358,8 @@ def retention(
             outside (0, 1].
 
     Source: sun2023r
+    Checked:
+        microsoft/torchscale@05a9628309ae:torchscale/component/multiscale_retention.py:MultiScaleRetention.parallel_forward
     Chapter: 18
     """
     q, k, v, dtype = feature_operands(q, k, v, mask, positive=False)
@@ -411,6 +424,8 @@ def recurrent_retention(
             back.
 
     Source: sun2023r
+    Checked:
+        microsoft/torchscale@05a9628309ae:torchscale/component/multiscale_retention.py:MultiScaleRetention.recurrent_forward
     Chapter: 18
     """
     q, k, v, dtype = feature_operands(q, k, v, mask, positive=False)

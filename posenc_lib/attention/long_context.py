@@ -78,6 +78,7 @@ def rerope(
             `positions.relative`.
 
     Source: kexue9708
+    Checked: bojone/rerope@2cbd019fcafe:rerope_patch.py:forward_with_rerope
     Chapter: 16
     """
     _checks.whole_number("window", window, least=1)
@@ -110,6 +111,7 @@ def leaky_rerope(
             `positions.relative`.
 
     Source: kexue9708
+    Checked: bojone/rerope@2cbd019fcafe:leaky_rerope_patch.py:forward_with_leaky_rerope
     Chapter: 16
     """
     _checks.whole_number("window", window, least=1)
@@ -144,6 +146,8 @@ def self_extend(
             `positions.relative`.
 
     Source: jin2024
+    Checked:
+        datamllab/LongLM@18950b5a9230:self_extend_patch/Llama.py:self_extend_forward
     Chapter: 16
     """
     _checks.whole_number("window", window, least=1)
@@ -182,6 +186,8 @@ def dual_chunk(
             not below c; then as `positions.relative`.
 
     Source: an2024, qwen2.5-1M
+    Checked:
+        HKUNLP/ChunkLlama@15c5787c79ee:chunkllama_attn_replace.py:ChunkLlamaRotaryEmbedding._set_cos_sin_cache
     Chapter: 16
     """
     _checks.whole_number("chunk", chunk, least=1)
@@ -297,6 +303,8 @@ def evict(positions: Tensor, *, sinks: int, window: int) -> tuple[Tensor, Tensor
             integer or too small. On plain CPU tensors: positions that don't grow.
 
     Source: xiao2024
+    Checked:
+        mit-han-lab/streaming-llm@d729b3ffc947:streaming_llm/kv_cache.py:StartRecentKVCache.__call__
     Chapter: 20
     """
     _checks.whole_number("sinks", sinks, least=0)
@@ -386,6 +394,8 @@ def llama4_temperature(
             above 0.
 
     Source: llama4
+    Checked: golden;
+        meta-llama/llama-models@408c577168a1:models/llama4/model.py:Attention.forward
     Chapter: 14
     """
     _checks.whole_number("floor_scale", floor_scale, least=1)
@@ -415,6 +425,7 @@ def log_length_temperature(
             `trained_length` is not an integer ≥ 2.
 
     Source: kexue8823
+    Checked: bojone/rerope@2cbd019fcafe:rerope_patch.py:forward_with_rerope
     Chapter: 16
     """
     _checks.whole_number("trained_length", trained_length, least=2)
@@ -500,6 +511,7 @@ class SSMax(nn.Module):
             number above 0; when called, shapes that don't fit.
 
     Source: nakanishi2025
+    Checked: derived, unchecked
     Chapter: 16
     """
 

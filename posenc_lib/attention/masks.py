@@ -53,6 +53,7 @@ def sliding_window(q_positions: Tensor, k_positions: Tensor, size: int) -> Tenso
             `positions.relative`.
 
     Source: beltagy2020
+    Checked: derived, unchecked
     Chapter: 18
     """
     _checks.whole_number("size", size, least=1)
@@ -115,6 +116,8 @@ def chunk_mask(q_positions: Tensor, k_positions: Tensor, *, chunk: int) -> Tenso
             `positions.relative`.
 
     Source: llama4
+    Checked:
+        meta-llama/llama-models@408c577168a1:models/llama4/model.py:create_chunked_attention_mask
     Chapter: 14
     """
     _checks.whole_number("chunk", chunk, least=1)
@@ -146,6 +149,8 @@ def lambda_mask(
             as `positions.relative`.
 
     Source: han2024
+    Checked:
+        Glaciohound/LM-Infinite@5f35e5daea36:models/lambda_attention.py:Lambda_Attention_Matrix.__init__
     Chapter: 18
     """
     _checks.whole_number("sinks", sinks, least=0)
@@ -190,6 +195,8 @@ def tree_mask(parents: Tensor, *, past: int = 0) -> Tensor:
             in −1 … i−1; `past` below 0.
 
     Source: miao2024
+    Checked:
+        FasterDecoding/Medusa@e2a5d20c048a:medusa/model/utils.py:generate_medusa_buffers
     Chapter: 20
     """
     _checks.whole_number("past", past, least=0)

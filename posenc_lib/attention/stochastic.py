@@ -69,6 +69,7 @@ class SineSPE(_StochasticPositions):
             don't fit.
 
     Source: liutkus2021
+    Checked: aliutkus/spe@1fb474afae5c:src/pytorch/spe/spe.py:SineSPE.forward
     Chapter: 18
     """
 
@@ -153,6 +154,7 @@ class ConvSPE(_StochasticPositions):
             outside the noise.
 
     Source: liutkus2021
+    Checked: aliutkus/spe@1fb474afae5c:src/pytorch/spe/spe.py:ConvSPE.forward
     Chapter: 18
     """
 

@@ -140,6 +140,7 @@ def toeplitz_attention(
             form. On plain CPU tensors: a negative feature.
 
     Source: luo2021
+    Checked: derived, unchecked
     Chapter: 08
     """
     if form is not None:

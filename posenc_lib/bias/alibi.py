@@ -29,6 +29,8 @@ def alibi_slopes(heads: int) -> Tensor:
         TypeError, ValueError: `heads` is not an integer ≥ 1.
 
     Source: press2022
+    Checked: parity;
+        ofirpress/attention_with_linear_biases@3b7c2eca8397:fairseq/models/transformer.py:TransformerDecoder.__init__
     Chapter: 07
     """
     _checks.whole_number("heads", heads, least=1)
@@ -70,6 +72,8 @@ def alibi(
             read on plain CPU tensors only).
 
     Source: press2022
+    Checked: golden; parity;
+        ofirpress/attention_with_linear_biases@3b7c2eca8397:fairseq/models/transformer.py:TransformerDecoder.__init__
     Chapter: 07
     """
     _checks.floating_dtype("dtype", dtype)

@@ -30,6 +30,8 @@ class KerpleLog(nn.Module):
             `positions.relative`.
 
     Source: chi2022
+    Checked: golden;
+        chijames/KERPLE@73f1ee2d2472:megatron/mpu/layers.py:ParallelKerpleLog.forward
     Chapter: 07
     """
 
@@ -68,6 +70,8 @@ class KerplePower(nn.Module):
             `positions.relative`.
 
     Source: chi2022
+    Checked: golden;
+        chijames/KERPLE@73f1ee2d2472:megatron/mpu/layers.py:ParallelKerplePower.forward
     Chapter: 07
     """
 
@@ -126,6 +130,7 @@ class FIRE(nn.Module):
             above 0; when called, as `positions.relative`.
 
     Source: li2024
+    Checked: golden; chuanyang-Zheng/DAPE@51cf9bd74bf7:DAPE.py:FIRE.forward
     Chapter: 07
     """
 
@@ -193,6 +198,8 @@ def sandwich(
             integer ≥ 1, `dim` is not even, `base` is not above 0.
 
     Source: chi2023s
+    Checked: golden;
+        NVIDIA/NeMo@000b931ed003:nemo/collections/nlp/modules/common/megatron/position_embedding/sandwich_relative_position_embedding.py:SandwichRelativePositionEmbedding.forward
     Chapter: 07
     """
     _checks.floating_dtype("dtype", dtype)

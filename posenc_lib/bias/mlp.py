@@ -38,6 +38,8 @@ class DynamicPositionBias(nn.Module):
             of another shape.
 
     Source: wang2022
+    Checked:
+        cheerss/CrossFormer@f20000d81e76:models/crossformer.py:DynamicPosBias.forward
     Chapter: 17
     """
 
@@ -118,6 +120,8 @@ class DistanceMLPBias(nn.Module):
             `positions.relative`.
 
     Source: wang2022
+    Checked: golden; parity;
+        lucidrains/x-transformers@003275c607ca:x_transformers/x_transformers.py:DynamicPositionBias.forward
     Chapter: 07
     """
 
@@ -165,6 +169,8 @@ def log_coordinates(offsets: Tensor, window: Sequence[int]) -> Tensor:
             number of axes than the window.
 
     Source: liu2022
+    Checked:
+        microsoft/Swin-Transformer@055c506510dd:models/swin_transformer_v2.py:WindowAttention.__init__
     Chapter: 17
     """
     x = _checks.position_tensor("offsets", offsets)
@@ -205,6 +211,8 @@ class LogCoordinateBias(nn.Module):
             of another shape.
 
     Source: liu2022
+    Checked: golden;
+        microsoft/Swin-Transformer@055c506510dd:models/swin_transformer_v2.py:WindowAttention.forward
     Chapter: 17
     """
 

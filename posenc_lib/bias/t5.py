@@ -78,6 +78,7 @@ def t5_bucket(
             `t5_bucket_edges`.
 
     Source: raffel2020
+    Checked: parity
     Chapter: 07
     """
     r = _checks.position_tensor("relative_positions", relative_positions)
@@ -123,6 +124,7 @@ class T5Bias(nn.Module):
             not integers.
 
     Source: raffel2020
+    Checked: golden; parity
     Chapter: 07
     """
 

@@ -48,6 +48,8 @@ def window_index(
             axes); on plain CPU tensors an offset of M or more, which has no row.
 
     Source: liu2021
+    Checked: parity;
+        microsoft/Swin-Transformer@055c506510dd:models/swin_transformer.py:WindowAttention.__init__
     Chapter: 17
     """
     window = _checks.axis_sizes("window", window)
@@ -89,6 +91,7 @@ def cls_window_index(
         TypeError, ValueError: as `window_index`.
 
     Source: bao2022
+    Checked: parity
     Chapter: 17
     """
     window = _checks.axis_sizes("window", window)
@@ -140,6 +143,8 @@ class WindowBias(nn.Module):
             `window_index`.
 
     Source: liu2021
+    Checked: golden;
+        microsoft/Swin-Transformer@055c506510dd:models/swin_transformer.py:WindowAttention.__init__
     Chapter: 17
     """
 
@@ -180,6 +185,7 @@ class ClsWindowBias(nn.Module):
             `cls_window_index`.
 
     Source: bao2022
+    Checked: golden
     Chapter: 17
     """
 
@@ -219,6 +225,7 @@ def irpe_edges(alpha: float, beta: float, gamma: float) -> list[int]:
             this order.
 
     Source: wu2021
+    Checked: microsoft/Cream@12aed81bb10a:iRPE/DeiT-with-iRPE/irpe.py:piecewise_index
     Chapter: 17
     """
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
@@ -262,6 +269,7 @@ def irpe_index(
         TypeError, ValueError: offsets that are not integers; as `irpe_edges`.
 
     Source: wu2021
+    Checked: microsoft/Cream@12aed81bb10a:iRPE/DeiT-with-iRPE/irpe.py:piecewise_index
     Chapter: 17
     """
     x = _checks.position_tensor("relative_positions", relative_positions)
@@ -307,6 +315,8 @@ def irpe_rows(
             axes), sizes as in `irpe_edges`, an unknown method.
 
     Source: wu2021
+    Checked:
+        microsoft/Cream@12aed81bb10a:iRPE/DeiT-with-iRPE/irpe.py:get_bucket_ids_2d_without_skip
     Chapter: 17
     """
     _checks.one_of("method", method, IRPE_METHODS)
@@ -392,6 +402,8 @@ class IRPEBias(_IRPE):
         TypeError, ValueError: as `irpe_rows`.
 
     Source: wu2021
+    Checked:
+        microsoft/Cream@12aed81bb10a:iRPE/DeiT-with-iRPE/irpe.py:iRPE.forward_rpe_transpose
     Chapter: 17
     """
 
@@ -433,6 +445,8 @@ class IRPEContextual(_IRPE):
         TypeError, ValueError: as `irpe_rows`; q and k that are not (B, H, T, d).
 
     Source: wu2021
+    Checked:
+        microsoft/Cream@12aed81bb10a:iRPE/DeiT-with-iRPE/irpe.py:iRPE.forward_rpe_transpose
     Chapter: 17
     """
 

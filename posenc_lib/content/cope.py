@@ -33,6 +33,8 @@ def contextual_positions(
         TypeError, ValueError: shapes that don't fit; then as `positions.relative`.
 
     Source: golovneva2024
+    Checked: parity;
+        facebookresearch/RAM@5420e20124c7:projects/cope/src/cope/context_position.py:ContextPosSelfAttn.forward
     Chapter: 07
     """
     shape = _checks.floating_tensor("gate_logits", gate_logits, least_dims=4).shape
@@ -73,6 +75,8 @@ class CoPE(nn.Module):
             don't fit.
 
     Source: golovneva2024
+    Checked: golden; parity;
+        facebookresearch/RAM@5420e20124c7:projects/cope/src/cope/context_position.py:ContextPosSelfAttn.forward
     Chapter: 07
     """
 

@@ -35,6 +35,7 @@ class DAPE(nn.Module):
             called; when called, shapes that don't fit.
 
     Source: zheng2024
+    Checked: chuanyang-Zheng/DAPE@51cf9bd74bf7:DAPE.py:AliBi_DAPE.forward
     Chapter: 07
     """
 
@@ -65,12 +66,12 @@ class DAPE(nn.Module):
             raise ValueError(
                 f"q must have {self.bias2.shape[0]} heads, got shape {tuple(q.shape)}"
             )
-        prior = self.prior(q_positions, k_positions)
-        _checks.score_bias("bias", prior, content.shape)
+        bias = self.prior(q_positions, k_positions)
+        prior = _checks.score_bias("bias", bias, content.shape)
         prior = prior.to(q.dtype).expand_as(content)
         both = torch.cat((content, prior), 1).movedim(1, -1)  # (B, Tq, Tk, 2H)
         parameters = self.weight1, self.bias1, self.weight2, self.bias2
         w1, c1, w2, c2 = (p.to(q.dtype) for p in parameters)
         hidden = torch.nn.functional.leaky_relu(both @ w1.mT + c1)
-        correction: Tensor = (hidden @ w2.mT + c2).movedim(-1, 1)  # (B, H, Tq, Tk)
+        correction = (hidden @ w2.mT + c2).movedim(-1, 1)  # (B, H, Tq, Tk)
         return (content + prior + correction).to(dtype)

@@ -59,6 +59,8 @@ def deberta_log_bucket(
         TypeError, ValueError: distances that are not integers; sizes out of range.
 
     Source: he2021
+    Checked: parity;
+        microsoft/DeBERTa@6d0b7c371b62:DeBERTa/deberta/da_utils.py:make_log_bucket_position
     Chapter: 07
     """
     r = _checks.position_tensor("distance", distance)
@@ -109,6 +111,7 @@ def deberta_scores(
         TypeError, ValueError: shapes that don't fit; positions that are not integers.
 
     Source: he2021
+    Checked: derived, unchecked
     Chapter: 07
     """
     span = _span(q, position_keys, position_queries)
@@ -146,6 +149,8 @@ def deberta_released_scores(
         TypeError, ValueError: as `deberta_scores`.
 
     Source: he2021
+    Checked:
+        microsoft/DeBERTa@009cc44b8c00:DeBERTa/deberta/disentangled_attention.py:DisentangledSelfAttention.disentangled_att_bias
     Chapter: 07
     """
     span = _span(q, position_keys, position_queries)
@@ -184,6 +189,8 @@ def deberta_v2_scores(
         TypeError, ValueError: as `deberta_scores` and `deberta_log_bucket`.
 
     Source: he2021
+    Checked: golden;
+        microsoft/DeBERTa@9ec4a62d1c08:DeBERTa/deberta/disentangled_attention.py:DisentangledSelfAttention.disentangled_attention_bias
     Chapter: 07
     """
     span = _span(q, position_keys, position_queries)

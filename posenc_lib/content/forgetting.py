@@ -36,6 +36,8 @@ def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor
             not among the keys.
 
     Source: lin2025
+    Checked:
+        zhixuan-lin/forgetting-transformer@0c44f84b22d8:src/forgetting_transformer/ops/forgetting_attention.py:_fwd_kernel
     Chapter: 07
     """
     _checks.floating_tensor("steps", steps, least_dims=3)
@@ -97,6 +99,8 @@ class ForgetGate(nn.Module):
             one of another shape; positions as in `path_sums`.
 
     Source: lin2025, veisi2025
+    Checked: golden; parity;
+        zhixuan-lin/forgetting-transformer@0c44f84b22d8:src/forgetting_transformer/ops/forgetting_attention.py:_fwd_kernel
     Chapter: 07
     """
 

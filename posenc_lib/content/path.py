@@ -43,6 +43,8 @@ def path_scores(
         TypeError, ValueError: shapes that don't fit.
 
     Source: yang2025p
+    Checked:
+        fla-org/flash-linear-attention@27289fcb1edd:fla/layers/path_attn.py:PaTHAttention.forward
     Chapter: 07
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
@@ -94,6 +96,8 @@ class PaTH(nn.Module):
             shapes that don't fit.
 
     Source: yang2025p
+    Checked:
+        fla-org/flash-linear-attention@27289fcb1edd:fla/layers/path_attn.py:PaTHAttention.forward
     Chapter: 07
     """
 

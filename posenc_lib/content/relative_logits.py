@@ -36,6 +36,8 @@ class RelativeLogits(nn.Module):
             one of another shape; positions that are not integers.
 
     Source: inkling2026
+    Checked: parity;
+        huggingface/transformers@04fafa296134:src/transformers/models/inkling/modeling_inkling.py:InklingRelativeLogits.forward
     Chapter: 07
     """
 

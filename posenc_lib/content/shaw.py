@@ -69,6 +69,7 @@ def relative_key_scores(
             `left` beyond the table.
 
     Source: shaw2018
+    Checked: golden
     Chapter: 07
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
@@ -99,6 +100,7 @@ def relative_key_query_scores(
         TypeError, ValueError: as `relative_key_scores`.
 
     Source: huang2020
+    Checked: golden
     Chapter: 07
     """
     q, k, dtype = operands(q, k, q_positions, k_positions)
@@ -149,6 +151,7 @@ class Shaw(nn.Module):
             `relative_key_scores`.
 
     Source: shaw2018
+    Checked: derived, unchecked
     Chapter: 07
     """
 

@@ -37,6 +37,7 @@ def relative_shift(x: Tensor) -> Tensor:
             dimensions, or has fewer columns than rows.
 
     Source: dai2019, huang2019
+    Checked: parity
     Chapter: 07
     """
     rows, columns = _checks.floating_tensor("x", x, least_dims=2).shape[-2:]
@@ -76,6 +77,7 @@ class TransformerXL(nn.Module):
             `std` not above 0; when called, shapes that don't fit.
 
     Source: dai2019
+    Checked: golden
     Chapter: 07
     """
 

@@ -32,6 +32,8 @@ def untie_cls(
             than bias asks for.
 
     Source: ke2021
+    Checked:
+        guolinke/TUPE@000ded0596c8:fairseq/modules/transformer_sentence_encoder.py:TransformerSentenceEncoder.forward
     Chapter: 05
     """
     _checks.heads_tensor("bias", bias)
@@ -80,6 +82,8 @@ class TUPE(nn.Module):
             that are not integers, or, on plain CPU tensors, outside 0 … L−1.
 
     Source: ke2021
+    Checked:
+        guolinke/TUPE@000ded0596c8:fairseq/modules/transformer_sentence_encoder.py:TransformerSentenceEncoder.forward
     Chapter: 05
     """
 
