@@ -119,8 +119,8 @@ def _order(name: str) -> tuple[str, int, str]:
     """The package of a module, and where its `__init__` imports from it."""
     package, _, rest = name.partition(".")
     text = inspect.getsource(importlib.import_module(f"posenc_lib.{package}"))
-    found = text.find(f"from posenc_lib.{name} import") if rest else -1
-    return package, found, name
+    first = text.find(f"from posenc_lib.{name} import") if rest else -1
+    return package, first, name
 
 
 def modules_of(page: str) -> list[str]:
