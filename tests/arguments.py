@@ -1,4 +1,6 @@
-"""Valid arguments of every callable of the groups, each of which test_malformed.py replaces by what must be refused.
+"""Valid arguments of every callable that takes more than tensors.
+
+test_malformed.py replaces each of them by what must be refused.
 
 What an argument refuses follows from its type: an int no bool, float or text, a
 generator no seed, and so on.

@@ -1,4 +1,4 @@
-"""How to call everything that the library makes public: with tensors, and with each of its arguments.
+"""How to call every public function and class, with tensors and without.
 
 `CASES` are calls with named tensors, `CONSTANTS` calls that take none.
 test_callables.py runs them in every dtype, on every device, compiled and
@@ -71,7 +71,9 @@ ELSEWHERE = ("properties", "ledger", "zoo", "lab", "checkpoints", "doctor")
 
 @dataclass(frozen=True)
 class Case:
-    """A call with named tensors: `inputs(length, seed)` has positions as int64, masks as bool, the rest as float64.
+    """A call with named tensors.
+
+    `inputs(length, seed)` has positions as int64, masks as bool, the rest as float64.
 
     `result` is the documented dtype of a floating-point result: "input" (that of the
     floating-point tensors given), "at least float32", or "float32". `exact` is the same
@@ -151,7 +153,9 @@ def rotation_noise(inputs: Inputs, exact: Tensor) -> float:
 
 
 def score_noise(q: Tensor, k: Tensor) -> float:
-    """d products, their sum, the scale and the bias, as a relative error of the weights, above and below the bar."""
+    """d products, their sum, the scale and the bias, as a relative error of the
+    weights, above and below the bar.
+    """
     largest = float(q.abs().sum(-1).max() * k.abs().max()) * WIDTH**-0.5
     return 2 * (WIDTH + 4) * largest
 
@@ -413,7 +417,9 @@ def roundings(count: int) -> Callable[[Inputs, Tensor], float]:
 
 
 class Called(nn.Module):
-    """A method of a module as its forward, so that parameters can be given from outside."""
+    """A method of a module as its forward, so that parameters can be given from
+    outside.
+    """
 
     def __init__(self, module: nn.Module, method: str) -> None:
         super().__init__()

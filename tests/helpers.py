@@ -1,4 +1,4 @@
-"""What more than one test file needs: tensors from a seed, one layer of attention, other devices, compilations."""
+"""What several test files need: seeded tensors, one layer, devices, compilations."""
 
 from __future__ import annotations
 
@@ -61,13 +61,18 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def rounds_to(actual: Tensor, exact: Tensor, error: Tensor | float = 0.0) -> bool:
-    """Whether `actual` is what some number within `error` of `exact` rounds to, in the dtype of `actual`."""
+    """Whether `actual` is what some number within `error` of `exact` rounds to, in the
+    dtype of `actual`.
+    """
     low, high = (exact - error).to(actual.dtype), (exact + error).to(actual.dtype)
     return bool(((low <= actual) & (actual <= high)).all())
 
 
 def same_but_for_rounding(actual: Tensor, expected: Tensor) -> bool:
-    """Whether two orders of the same few operations explain the difference: kernels for other strides may differ so."""
+    """Whether two orders of the same few operations explain the difference.
+
+    Kernels for other strides may differ so.
+    """
     if not expected.dtype.is_floating_point:
         return torch.equal(actual, expected)
     step = 4 * torch.finfo(expected.dtype).eps
@@ -80,7 +85,8 @@ def same_but_for_rounding(actual: Tensor, expected: Tensor) -> bool:
 
 
 def tolerance(x: Tensor) -> float:
-    """How far two ways to the same attention may be apart in float64, by rounding alone.
+    """How far two ways to the same attention may be apart in float64, by rounding
+    alone.
 
     Scores stay below 16, so with WIDTH channels a weight is off by 2 · 16 · (WIDTH + 3)
     roundings of EPS/2 at most; the sum over fewer than 32 keys adds as many.
@@ -101,7 +107,9 @@ def layer(
     mask: Tensor | None = None,
     queries: slice = slice(None),
 ) -> Tensor:
-    """One layer of self-attention on tokens x (B, T, WIDTH) → (B, HEADS, T, WIDTH): embedding, projections, attention.
+    """One layer of self-attention on tokens x (B, T, WIDTH) → (B, HEADS, T, WIDTH).
+
+    Embedding, projections, attention.
 
     It uses every place that a scheme can fill, so that sinusoids and rotations are
     tested by the same line. `queries` are the tokens that ask; all are keys. The
@@ -133,7 +141,10 @@ def hidden(
 
 
 def modules_of(part: Any) -> list[nn.Module]:
-    """The modules that learn behind a scheme or a place of one, each once: bound methods, partials and closures."""
+    """The modules that learn behind a scheme or a place of one, each once.
+
+    Bound methods, partials and closures.
+    """
     if isinstance(part, nn.Module):
         return [part]
     if isinstance(part, PositionScheme):
@@ -196,7 +207,9 @@ def reading_hidden_states() -> set[str]:
 def bucket_by_fractions(
     r: int, *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> int:
-    """The equation, with ⌊(B−E) ln(r/E) / ln(M/E)⌋ ≥ j decided as (r/E)^(B−E) ≥ (M/E)^j."""
+    """The equation, with ⌊(B−E) ln(r/E) / ln(M/E)⌋ ≥ j decided as (r/E)^(B−E) ≥
+    (M/E)^j.
+    """
     count = num_buckets // 2 if bidirectional else num_buckets
     distance = abs(r) if bidirectional else max(-r, 0)
     exact = count // 2
@@ -212,7 +225,10 @@ def bucket_by_fractions(
 
 
 def public() -> dict[str, Any]:
-    """The public functions and classes by name: what a package lists in __all__, or what a module defines."""
+    """The public functions and classes by name.
+
+    What a package lists in __all__, or what a module defines.
+    """
     found = {}
     for info in pkgutil.iter_modules(posenc_lib.__path__):
         if (
@@ -322,7 +338,9 @@ class _NoFloat64(TorchDispatchMode):
 
 @contextmanager
 def fake_device(device: str) -> Iterator[Callable[[Any], Any]]:
-    """Tensors on a device that is not there: shapes, dtypes and devices are real, and mixed devices raise.
+    """Tensors on a device that is not there.
+
+    Shapes, dtypes and devices are real, and mixed devices raise.
 
     Yields a function that puts a tree of tensors on it. On "mps" float64 raises too.
     """
@@ -354,7 +372,9 @@ def compilations(
     *,
     rotates: bool = False,
 ) -> int:
-    """How often `function` is compiled for these inputs; a graph break or another result than in eager mode raises.
+    """How often `function` is compiled for these inputs.
+
+    A graph break or another result than in eager mode raises.
 
     With `rotates` the last bits may differ: compiled, a rotation is the equation; in
     eager mode, another kernel.

@@ -18,8 +18,8 @@ Sizes = dict[str, Any]
 
 # What a line may say beside the shapes.
 REMARKS = re.compile(
-    r"(in |on the |of any|numbers |float|int64|boolean|values |real numbers |zeros in |already |"
-    r"unscaled|coordinate by|always |r = axes|Hk a divisor|with a batch$)"
+    r"(in |on the |of any|(real )?numbers |float|int64|boolean|values |zeros in |"
+    r"already |unscaled|coordinate by|always |r = axes|Hk a divisor|with a batch$)"
 )
 DROPPED = re.compile(
     r" and the state after.*$| as \([\w, ]+\)| on the pos.*$|^`\w+`(: | (?=→))|"

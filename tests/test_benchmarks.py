@@ -1,4 +1,4 @@
-"""The harness of `make bench`: what it measures is measured rightly, and a stop loses nothing."""
+"""The harness of `make bench`: it measures rightly, and a stop loses nothing."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ every_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 
 
 def printed(actual: Tensor, expected: Sequence[float], *, digits: int = 6) -> bool:
-    """Whether `actual` prints as `expected`, which has so many digits after the point."""
+    """Whether `actual` prints as `expected`, to so many digits after the point."""
     error = (actual.double() - torch.tensor(expected, dtype=torch.float64)).abs().max()
     return bool(error <= (0.5 + 1e-6) * 10.0**-digits)
 
@@ -504,10 +504,12 @@ def test_bug_24_state_dict_holds_learned_tensors_only() -> None:
 
 BUCKETS = {
     True: {
-        0: 0, -1: 1, 1: 17, -7: 7, -8: 8, -11: 8, -12: 9, -16: 10, -32: 12, -64: 14, -90: 14, -91: 15, -127: 15,
-        -128: 15, -200: 15, 8: 24, 128: 31,
+        0: 0, -1: 1, 1: 17, -7: 7, -8: 8, -11: 8, -12: 9, -16: 10, -32: 12, -64: 14,
+        -90: 14, -91: 15, -127: 15, -128: 15, -200: 15, 8: 24, 128: 31,
     },
-    False: {5: 0, 0: 0, -15: 15, -16: 16, -32: 21, -64: 26, -91: 29, -128: 31, -200: 31},
+    False: {
+        5: 0, 0: 0, -15: 15, -16: 16, -32: 21, -64: 26, -91: 29, -128: 31, -200: 31,
+    },
 }  # fmt: skip
 
 

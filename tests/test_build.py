@@ -1,4 +1,4 @@
-"""The built book is whole: every page, every output, every link. The strict build itself is a step of the Makefile."""
+"""The built book is whole: every page, every output, every link."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def test_links_within_the_book_lead_somewhere(name: str) -> None:
 
 
 def test_ledger_and_chapters_agree() -> None:
-    """Every verdict in a chapter is a link of the ledger, and every such link leads to a verdict."""
+    """Every verdict in a chapter is a link of the ledger, and every such link leads to
+    a verdict.
+    """
     ledger = {urldefrag(link).fragment for link in read("book/ledger.html").links}
     verdicts = {
         name

@@ -1,4 +1,4 @@
-"""Every public callable: dtypes and accuracy, devices, compilation, vmap, gradients, and malformed input.
+"""Every public callable: accuracy, devices, compilation, gradients, draws.
 
 One table says how to call each of them with tensors, a second what else they take and
 what they must refuse. Two tests compare the tables with what the library makes public.
@@ -116,7 +116,9 @@ def positional(case: Case, names: list[str]) -> Callable[..., Any]:
 def assert_accurate(
     case: Case, inputs: Inputs, outputs: Any, compute: torch.dtype
 ) -> None:
-    """`outputs` differ from the float64 results of the same inputs by no more than their arithmetic may."""
+    """`outputs` differ from the float64 results of the same inputs by no more than
+    their arithmetic may.
+    """
     inputs = {name: x.double() if is_content(x) else x for name, x in inputs.items()}
     for actual, exact in zip(
         tensors(outputs), tensors((case.exact or case.call)(**inputs)), strict=True

@@ -1,4 +1,4 @@
-"""Colab: a notebook alone, in an environment that has torch, numpy and matplotlib but not this repository."""
+"""Colab: a notebook alone, with torch, numpy and matplotlib but no repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ import sys, nbformat
 from nbclient import NotebookClient
 path = sys.argv[1]
 notebook = nbformat.read(path, as_version=4)
-NotebookClient(notebook, timeout=300, kernel_name="python3", allow_errors=True).execute()
+client = NotebookClient(
+    notebook, timeout=300, kernel_name="python3", allow_errors=True
+)
+client.execute()
 nbformat.write(notebook, path)
 """
 
@@ -35,7 +38,10 @@ def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def colab() -> Path:
-    """A virtual environment with Colab's packages alone; kept in _build, since it takes a minute to make."""
+    """A virtual environment with Colab's packages alone.
+
+    Kept in _build, since it takes a minute to make.
+    """
     pins = [
         line
         for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
@@ -126,7 +132,10 @@ def compare(actual: nbformat.NotebookNode, name: str) -> None:
 
 
 def text_of(cell: nbformat.NotebookNode) -> str:
-    """What a cell printed and displayed; a kernel may send one print in several pieces."""
+    """What a cell printed and displayed.
+
+    A kernel may send one print in several pieces.
+    """
     return "".join(
         output.get("text") or output.get("data", {}).get("text/plain", "")
         for output in cell.outputs

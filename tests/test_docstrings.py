@@ -49,7 +49,7 @@ KEYS = set(
 LINES = 90  # of 88 columns, docstring and decorators included
 LONGER = {
     "Frames": "a figure with a slider: draws its frames, writes them for three hosts",
-    "LayerSettings": "one layer of a checkpoint: each method fills one field of a scheme",
+    "LayerSettings": "one layer of a checkpoint: a method for each field of a scheme",
     "TinyTransformer": "a whole model: constructor, input, forward pass and weights",
 }
 

@@ -1,4 +1,4 @@
-"""The validation bites: faults seeded into a copy of the library, one at a time, are noticed by a notebook."""
+"""Faults seeded into a copy of the library are noticed by a notebook."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ MISSED: dict[str, str] = {}
 
 
 def run_notebook(chapter: str, library: Path) -> subprocess.CompletedProcess[str]:
-    """Run a notebook under nbval until its first failure, with `library` before the installed one."""
+    """Run a notebook under nbval until its first failure, with `library` before the
+    installed one.
+    """
     return subprocess.run(
         [
             *(

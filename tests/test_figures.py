@@ -1,4 +1,4 @@
-"""Figures: what is drawn is described, what is described is stored, and the slider works without a kernel."""
+"""Figures: drawn, described, stored; sliders work without a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: verdicts follow from evidence, and a reversed verdict makes its cell fail."""
+"""The ledger: verdicts follow from evidence; a reversed verdict makes its cell fail."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def settling_cells() -> dict[str, list[tuple[str, int]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", settling_cells())
 def test_reversed_verdict_fails(name):
-    """Run a notebook; at each sampled cell, first with the verdict reversed: that must fail."""
+    """Run a notebook.
+
+    At each sampled cell, first with the verdict reversed: that must fail.
+    """
     sampled = dict((index, claim) for claim, index in settling_cells()[name])
     notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     client = NotebookClient(notebook, timeout=120, kernel_name="python3")

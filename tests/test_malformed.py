@@ -1,4 +1,4 @@
-"""Malformed input: what each argument of each public callable must refuse, with an error that names the argument."""
+"""What each argument of each public callable must refuse, with an error naming it."""
 
 from __future__ import annotations
 

@@ -123,7 +123,9 @@ def test_times_are_cut_not_rounded() -> None:
 def reference_audio_video(
     video: list[list[int]], audio: int, start: int, chunk: int
 ) -> list[list[int]]:
-    """The released rule with one counter for each stream, written as a walk through the two streams."""
+    """The released rule with one counter for each stream, written as a walk through the
+    two streams.
+    """
 
     def cut(times: list[int]) -> list[int]:
         """Chunk number of every token."""
@@ -233,7 +235,10 @@ def test_decoding_goes_on_as_the_prompt_would() -> None:
 
 
 def test_axes_are_moved_one_by_one() -> None:
-    """Positions of text may be written to: no axis is a view of another, or of what was given."""
+    """Positions of text may be written to.
+
+    No axis is a view of another, or of what was given.
+    """
     text = arange(3)
     at = equal_axes(text)
     at[:, 1] += 10

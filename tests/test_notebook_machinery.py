@@ -137,7 +137,9 @@ def draw(value):
     fig, ax = plt.subplots()
     ax.plot([0, value])
     return fig
-figures.Frames(draw, [1, 2], label="value", alt=lambda v: f"A line from 0 to {v}.", live=range(1, 9))"""
+def alt(value):
+    return f"A line from 0 to {value}."
+figures.Frames(draw, [1, 2], label="value", alt=alt, live=range(1, 9))"""
 
 PASS = {
     "within its tolerance": cell("print('0.501 ±0.001')", stream("0.500 ±0.001\n")),
@@ -231,7 +233,10 @@ SKIP = {
 def nbval(
     folder: Path, *options: str, **environment: str
 ) -> tuple[dict[str, str], str]:
-    """Run nbval as a reader does; return what became of each cell, and what was printed."""
+    """Run nbval as a reader does.
+
+    Return what became of each cell, and what was printed.
+    """
     shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Every output of every golden file in `tests/oracles`, at the tolerance that the file states.
+"""Every output of every golden file, at the tolerance that the file states.
 
 An adapter calls the library with the case's inputs and brings the result into the
 peer's shape. It may transpose, scale and mask as the peer does around its encoding; the
@@ -171,7 +171,10 @@ def slopes(p: dict[str, Any], x: dict[str, Any]) -> Fields:
 def alibi_of_keys(
     mask: Tensor, slopes: Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """+s·n, the form of Bloom: minus our bias as seen by a query at position 0. (B·H, 1, Tk)"""
+    """+s·n, the form of Bloom.
+
+    Minus our bias as seen by a query at position 0. (B·H, 1, Tk)
+    """
     keys = from_mask(mask)
     return -alibi(torch.zeros(len(keys), 1), keys, slopes, dtype=dtype).flatten(0, 1)
 
@@ -227,7 +230,10 @@ def alibi_bias_xtransformers_symmetric(p: dict[str, Any], x: dict[str, Any]) -> 
 def rotated(
     rope: RoPE, positions: Tensor, x: dict[str, Any], *, heads_last: bool = False
 ) -> Fields:
-    """The case's q, k and v as far as it has them, rotated; `heads_last` is the peer's (B, T, H, d)."""
+    """The case's q, k and v as far as it has them, rotated.
+
+    `heads_last` is the peer's (B, T, H, d).
+    """
     rotation = rope(positions)
     fields = {}
     for name in ("q", "k", "v"):
@@ -348,7 +354,9 @@ def rope_rotary_embedding_torch_lang(p: dict[str, Any], x: dict[str, Any]) -> Fi
 
 
 def base_of_ntk(dim: int, base: float, factor: float) -> float:
-    """The base with which the slowest pair turns `factor` times slower, and the fastest as before."""
+    """The base with which the slowest pair turns `factor` times slower, and the fastest
+    as before.
+    """
     return base * factor ** (dim / (dim - 2))
 
 
@@ -368,9 +376,7 @@ def rope_xtransformers(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     }
 
 
-def rope_ntk_theta_rescale_rotary_embedding_torch(
-    p: dict[str, Any], x: dict[str, Any]
-) -> Fields:
+def rope_ntk_theta_rescale(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     return {
         "freqs": inverse_frequencies(
             p["dim"], base_of_ntk(p["dim"], p["theta"], p["theta_rescale_factor"])
@@ -432,7 +438,7 @@ ADAPTERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Fields]] = {
     "rope_interleaved_roformer_qkv": rope_interleaved_roformer_qkv,
     "rope_linear_f4": rope_linear,
     "rope_linear_partial": rope_linear,
-    "rope_ntk_theta_rescale_rotary_embedding_torch": rope_ntk_theta_rescale_rotary_embedding_torch,
+    "rope_ntk_theta_rescale_rotary_embedding_torch": rope_ntk_theta_rescale,
     "rope_partial_gpt_neox": rope_partial_gpt_neox,
     "rope_partial_interleaved_glm": rope_partial_interleaved_glm,
     "rope_rotary_embedding_torch_lang": rope_rotary_embedding_torch_lang,

@@ -1,4 +1,4 @@
-"""What should be true of an encoding, measured on every scheme by one table, and a loop for each equation.
+"""What should be true of an encoding, measured on every scheme by one table.
 
 Where a property does not hold for a scheme, the table says why, and the test asserts
 that it fails there.
@@ -67,7 +67,9 @@ ROPES = ("RoPE", "RoPE, half", "RoPE, partial", "RoPE, attention factor")
 
 
 def log_ratios(scheme: PositionScheme, x: Tensor, at: Tensor) -> Tensor:
-    """e_mn − e_mm, the score of each key less that of the query's own place, (1, H, T, T); a masked key has −700."""
+    """e_mn − e_mm, the score of each key less that of the query's own place, (1, H, T,
+    T); a masked key has −700.
+    """
     x = x if scheme.embedding is None else x + scheme.embedding(at)
     q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
     logs = attention_weights(
@@ -151,7 +153,9 @@ def alone(scheme: PositionScheme, x: Tensor) -> Tensor:
 def later_queries_are_a_slice(
     scheme: PositionScheme, x: Tensor, at: Tensor, shift: int
 ) -> float:
-    """A few queries at the end of a cache of many keys, and their rows of the embedding."""
+    """A few queries at the end of a cache of many keys, and their rows of the
+    embedding.
+    """
     whole, start = arange(200), 200 - x.shape[1] - shift % 100
     part = slice(start, start + x.shape[1])
     tokens = normal(1, 200, WIDTH, seed=shift)
@@ -185,7 +189,9 @@ def keeps_lengths(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> 
 def decays_with_distance(
     scheme: PositionScheme, x: Tensor, at: Tensor, shift: int
 ) -> float:
-    """By how much the score of a vector with itself ever rises as the key moves away into the past."""
+    """By how much the score of a vector with itself ever rises as the key moves away
+    into the past.
+    """
     far = arange(64, offset=int(at[0]))
     if scheme.embedding is None:
         by_distance = log_ratios(scheme, x[:, :1].expand(1, 64, WIDTH), far)
@@ -195,7 +201,8 @@ def decays_with_distance(
 
 
 def float32_angles(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) -> float:
-    """By how much queries, keys and values of 16 bits give more than one rounding of the result of the same numbers.
+    """By how much queries, keys and values of 16 bits give more than one rounding of
+    the result of the same numbers.
 
     With angles or positions in 16 bits it would be the whole result: they know few of
     these positions.
@@ -231,7 +238,10 @@ def float32_angles(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) ->
 
 Measure = Callable[[PositionScheme, Tensor, Tensor, int], float]
 
-OWN_POSITION = "it gives each token its own position, which enters scores through content · position too"
+OWN_POSITION = (
+    "it gives each token its own position, which enters scores through "
+    "content · position too"
+)
 TABLE: dict[str, tuple[Measure, dict[str, str]]] = {
     "relative": (relative_only, dict.fromkeys(EMBEDDINGS, OWN_POSITION)),
     "Toeplitz": (toeplitz, dict.fromkeys(EMBEDDINGS, OWN_POSITION)),
@@ -494,7 +504,10 @@ AT = {"q_positions": arange(5), "k_positions": arange(5)}
 
 
 def by_index(q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """The classic fault: positions are counted on the tensors, whatever the caller says."""
+    """The classic fault.
+
+    Positions are counted on the tensors, whatever the caller says.
+    """
     return RoPE(inverse_frequencies(WIDTH)).transform(
         q, k, arange(q.shape[2]), arange(k.shape[2])
     )

@@ -1,4 +1,4 @@
-"""The repository's own promises: one address, pinned versions, pages equal to what they are made from."""
+"""The repository's promises: one address, pinned versions, pages as generated."""
 
 from __future__ import annotations
 
@@ -217,7 +217,9 @@ def outputs() -> list[tuple[str, dict]]:
 
 
 def test_no_stated_tolerance_swallows_its_line():
-    """Numbers that are small beside their tolerance compare nothing, unless the line says "nearly zero"."""
+    """Numbers that are small beside their tolerance compare nothing, unless the line
+    says "nearly zero".
+    """
     rules = runpy.run_path(str(ROOT / "notebooks" / "conftest.py"))
     for name, output in outputs():
         text = "".join(output.get("text", "")) or "".join(
@@ -247,7 +249,10 @@ def test_alt_text_is_the_first_line_of_the_description():
 
 
 def test_evidence_is_computed():
-    """No `verdict(..., claim=True)`: evidence that is a constant would agree with any library."""
+    """No `verdict(..., claim=True)`.
+
+    Evidence that is a constant would agree with any library.
+    """
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for cell in json.loads(text_of(path))["cells"]:
             source = "".join(cell["source"])

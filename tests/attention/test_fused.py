@@ -171,7 +171,10 @@ def test_fused_attention_in_other_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_own_masks_are_aligned_by_position_and_not_by_index() -> None:
-    """PyTorch's `is_causal` lets a single query see the first key only; ours sees the whole cache."""
+    """PyTorch's `is_causal` lets a single query see the first key only.
+
+    Ours sees the whole cache.
+    """
     q, k, v = qkv(6)
     one = q[:, :, 5:]
     wrong = nn.functional.scaled_dot_product_attention(one, k, v, is_causal=True)
@@ -205,7 +208,10 @@ class Content(nn.Module):
 
 @pytest.mark.parametrize("name", ["FIRE", "forget gate", "content"])
 def test_gradients_of_chunks_are_those_of_attention(name: str) -> None:
-    """Biases that look at the query's position, or at the hidden states: the parameters' gradients too."""
+    """Biases that look at the query's position, or at the hidden states.
+
+    The parameters' gradients too.
+    """
     biases: dict[str, nn.Module] = {
         "FIRE": FIRE(HEADS, hidden=5, threshold=4.0, generator=seeded(1)),
         "forget gate": ForgetGate(WIDTH, HEADS, std=1.0, generator=seeded(1)),

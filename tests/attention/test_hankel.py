@@ -81,7 +81,10 @@ for _bias in DISTANCES.values():
 @pytest.mark.parametrize("causal_", [False, True])
 @pytest.mark.parametrize("name", DISTANCES)
 def test_hankel_attention_is_attention(name: str, causal_: bool) -> None:
-    """Forward and all gradients: whole sequences, a cache, padding on the left, on the right and in between."""
+    """Forward and all gradients.
+
+    Whole sequences, a cache, padding on the left, on the right and in between.
+    """
     bias = DISTANCES[name]
     learned = list(bias.parameters()) if isinstance(bias, nn.Module) else []
     scheme = PositionScheme(name, bias=bias, scale=1.0 if name == "T5" else None)
@@ -266,7 +269,9 @@ def test_devices_without_such_a_kernel_get_the_same(
 
 
 def test_hankel_bias_is_a_view_of_the_vector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call of the kernel gets strides (1, 1) on one storage of 2N − 1 numbers a head: no bias is ever built."""
+    """Every call of the kernel gets strides (1, 1) on one storage of 2N − 1 numbers a
+    head: no bias is ever built.
+    """
     seen, kernel = [], hankel.flash_attention_on_cpu
 
     def spy(

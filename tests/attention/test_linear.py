@@ -196,7 +196,10 @@ def test_bug_85_linear_attention() -> None:
 def test_bug_85_linear_attention_stays_finite(
     layout: str, dtype: torch.dtype, dim: int
 ) -> None:
-    """Whatever the rotation, no output exceeds the largest value: |cos| ≤ 1 over an unrotated, positive sum."""
+    """Whatever the rotation, no output exceeds the largest value.
+
+    |cos| ≤ 1 over an unrotated, positive sum.
+    """
     turn = RoPE(inverse_frequencies(dim), layout=layout).transform
     for offset in (0, 7, 100_000):
         q, k = (

@@ -291,7 +291,10 @@ def test_bug_77_eviction_rotates_as_if_from_the_start(
 
 
 def test_bug_77_eviction_while_streaming() -> None:
-    """Tokens one by one, keys cached rotated and moved at each eviction: the same as rotating the kept keys afresh."""
+    """Tokens one by one, keys cached rotated and moved at each eviction.
+
+    The same as rotating the kept keys afresh.
+    """
     q, k, v = qkv(30)
     sinks, recent = 2, 5
     scheme = PositionScheme("RoPE", transform=rope.transform)

@@ -1,4 +1,4 @@
-"""The reference attention: each field of a scheme is used once, where the docstring says."""
+"""The reference attention: each field of a scheme is used once, in its place."""
 
 from __future__ import annotations
 

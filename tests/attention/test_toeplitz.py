@@ -40,7 +40,9 @@ from posenc_lib.properties import (
 def toeplitz_form(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Each form at every length, with so few queries or columns at a time that small tensors have several parts."""
+    """Each form at every length, with so few queries or columns at a time that small
+    tensors have several parts.
+    """
     monkeypatch.setattr(
         toeplitz, "FFT_COST", math.inf if request.param == "chunks" else 0
     )

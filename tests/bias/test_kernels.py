@@ -177,7 +177,9 @@ def test_fire_is_the_equation(queries: int, keys: int, offset: int, seed: int) -
 
 
 def test_fire_divides_by_the_position_of_the_query() -> None:
-    """The share of the first token is 1 at every query from L on, however many keys are there: no length is new."""
+    """The share of the first token is 1 at every query from L on, however many keys are
+    there: no length is new.
+    """
     bias = FIRE(2, hidden=4, threshold=16.0, generator=seeded()).double()
     queries = torch.tensor([16, 17, 100, 4096, 1_000_000])
     first = bias(queries, torch.tensor([0]))[0, :, :, 0]
@@ -200,7 +202,10 @@ def test_fire_below_the_threshold_depends_on_the_distance_alone() -> None:
 
 
 def test_fire_reads_a_batch_row_by_row() -> None:
-    """The divisor is a column of the row it belongs to: with as many queries as rows a wrong axis would still fit."""
+    """The divisor is a column of the row it belongs to.
+
+    With as many queries as rows a wrong axis would still fit.
+    """
     bias = FIRE(2, hidden=4, threshold=2.0, generator=seeded()).double()
     rows = torch.tensor([[3, 9, 40], [5, 6, 7], [0, 100, 2]])
     together = bias(rows, rows)
@@ -241,7 +246,10 @@ def test_sandwich_is_the_equation(heads: int, dim: int, offset: int) -> None:
 
 
 def test_sandwich_is_the_product_of_two_sinusoidal_embeddings() -> None:
-    """The sinusoid's frequencies θ^(−2i/d) begin at i = 0: with positions scaled by θ^(−2/d) at i = 1."""
+    """The sinusoid's frequencies θ^(−2i/d) begin at i = 0.
+
+    With positions scaled by θ^(−2/d) at i = 1.
+    """
     at = arange(20)
     table = sinusoidal(at * 10000.0 ** (-2 / 16), 16, dtype=torch.float64)
     assert (

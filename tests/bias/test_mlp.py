@@ -131,7 +131,10 @@ def test_swin_v2_is_the_equation_and_bounded() -> None:
 
 
 def test_swin_v2_carries_over_to_another_window() -> None:
-    """A bias trained on one window serves any other: at the offsets they share it says the same."""
+    """A bias trained on one window serves any other.
+
+    At the offsets they share it says the same.
+    """
     bias = loud(LogCoordinateBias(2, (4, 4), hidden=4)).double()
     small, large = bias(grid((4, 4)), grid((4, 4))), bias(grid((8, 8)), grid((8, 8)))
     inside = (grid((8, 8)) < 4).all(-1)

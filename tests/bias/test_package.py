@@ -104,7 +104,7 @@ def test_gradients_of_parameters(name: str) -> None:
 
 
 def test_biases_read_positions_from_a_mask() -> None:
-    """Bug 15: the bias among real tokens of a padded row is the one of the row alone."""
+    """Bug 15: real tokens of a padded row have the bias of the row alone."""
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     at = from_mask(mask)
     for name in BIASES:

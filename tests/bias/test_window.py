@@ -51,7 +51,7 @@ PRODUCT: dict[str, float] = {"alpha": 1.9, "beta": 3.8, "gamma": 15.2}
     ],
 )
 def test_bug_63_window_bias_index(window: tuple[int, ...]) -> None:
-    """One row for each offset: as many as there are offsets, and equal exactly where offsets are equal."""
+    """One row for each offset: rows are equal exactly where offsets are equal."""
     at = grid(window)
     index = window_index(at, at, window)
     offsets: dict[tuple[int, ...], int] = {}
@@ -70,7 +70,7 @@ def test_bug_63_window_bias_index(window: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
 @pytest.mark.parametrize("shift", [0, 5])
 def test_bug_63_in_other_dtypes_and_places(dtype: torch.dtype, shift: int) -> None:
-    """Narrow and unsigned integers don't wrap around, and a window may stand anywhere."""
+    """Narrow and unsigned integers don't wrap; a window may stand anywhere."""
     at = grid((2, 3, 4))
     moved = (at + shift).to(dtype)
     assert torch.equal(
@@ -154,7 +154,9 @@ def test_irpe_index_is_the_equation(alpha: float, more: float, reach: float) -> 
 
 
 def test_irpe_published_sizes() -> None:
-    """The released code with the ratio 1.9 has 7 buckets on an axis, 7² in a product, and one for the class token."""
+    """The released code with the ratio 1.9 has 7 buckets on an axis, 7² in a product,
+    and one for the class token.
+    """
     assert irpe_edges(**PRODUCT) == [0, 1, 2, 4]
     assert irpe_index(torch.arange(-6, 7)).tolist() == [
         -3,

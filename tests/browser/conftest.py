@@ -41,7 +41,10 @@ def compressed_size(file: Path) -> int:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves as GitHub Pages does: below MOUNT, with the book's own page for what is missing."""
+    """Serves as GitHub Pages does.
+
+    Below MOUNT, with the book's own page for what is missing.
+    """
 
     def translate_path(self, path: str) -> str:
         return str(file_of(path))
@@ -80,7 +83,10 @@ class Visit:
 
 
 class Reader:
-    """Opens pages of the book; a context (theme, viewport, JavaScript) is made once and kept."""
+    """Opens pages of the book.
+
+    A context (theme, viewport, JavaScript) is made once and kept.
+    """
 
     def __init__(self, browser: Browser, address: str) -> None:
         self.browser, self.address = browser, address

@@ -1,4 +1,4 @@
-"""Every page of the built book, as readers meet it: light and dark, on a phone and on a desk."""
+"""Every page of the built book: light and dark, on a phone and on a desk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ PHONE, DESK = (390, 844), (1280, 900)
 
 # What axe finds in the theme itself: rule -> the theme's elements that it may name.
 THEME_FAULTS = {
-    "label-content-name-mismatch": r'class="[^"]*(search-button|theme-switch-button|nav-link)|<summary aria-label',
+    "label-content-name-mismatch": (
+        r'class="[^"]*(search-button|theme-switch-button|nav-link)|<summary aria-label'
+    ),
     "region": r'class="[^"]*(navbar-brand|logo__title)',
 }
 
@@ -69,17 +71,20 @@ def weight(reader: Reader, visit: Visit) -> Iterator[str]:
 
 def formulas(reader: Reader, visit: Visit) -> Iterator[str]:
     yield from visit.page.evaluate("""() => [
-        ...[...document.querySelectorAll('.math')].filter(e => e.querySelectorAll('mjx-container').length !== 1)
+        ...[...document.querySelectorAll('.math')]
+            .filter(e => e.querySelectorAll('mjx-container').length !== 1)
             .map(e => 'formula not rendered: ' + e.textContent),
         ...[...document.querySelectorAll('mjx-merror, [data-mjx-error]')]
             .map(e => 'error in a formula: ' + e.outerHTML),
         // MathJax writes a command that it does not know as text.
-        ...[...document.querySelectorAll('mjx-assistive-mml mtext')].filter(e => e.textContent.startsWith('\\\\'))
+        ...[...document.querySelectorAll('mjx-assistive-mml mtext')]
+            .filter(e => e.textContent.startsWith('\\\\'))
             .map(e => 'unknown command in a formula: ' + e.textContent),
     ]""")
     prose = visit.page.evaluate("""() => {
         const main = document.querySelector('main').cloneNode(true);
-        main.querySelectorAll('pre, code, script, mjx-container').forEach(e => e.remove());
+        main.querySelectorAll('pre, code, script, mjx-container')
+            .forEach(e => e.remove());
         return main.textContent;
     }""")
     yield from (
@@ -97,14 +102,19 @@ def pictures(reader: Reader, visit: Visit) -> Iterator[str]:
 
 
 def overflow(reader: Reader, visit: Visit) -> Iterator[str]:
-    """Nothing makes the page scroll sideways, and nothing is cut off outside a box that scrolls."""
+    """Nothing makes the page scroll sideways, and nothing is cut off outside a box that
+    scrolls.
+    """
     yield from visit.page.evaluate("""() => {
         const width = document.documentElement.clientWidth;
-        const faults = document.documentElement.scrollWidth > width ? ['the page scrolls sideways'] : [];
+        const faults = document.documentElement.scrollWidth > width
+            ? ['the page scrolls sideways'] : [];
         const scrolls = e => e && e.tagName !== 'ARTICLE'
-            && (['auto', 'scroll'].includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+            && (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
+                || scrolls(e.parentElement));
         for (const e of document.querySelectorAll('article *'))
-            if (e.getBoundingClientRect().right > width + 1 && !e.closest('mjx-assistive-mml') && !scrolls(e))
+            if (e.getBoundingClientRect().right > width + 1
+                && !e.closest('mjx-assistive-mml') && !scrolls(e))
                 faults.push('sticks out of the page: ' + e.outerHTML.slice(0, 120));
         return faults.slice(0, 5);
     }""")

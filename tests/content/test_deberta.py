@@ -109,7 +109,10 @@ def test_deberta_module_projects_its_table() -> None:
 
 
 def exact_bucket(r: int, buckets: int, furthest: int) -> int:
-    """The published formula in rationals: the least j with (|r|/E)^(E−1) ≤ ((M−1)/E)^j."""
+    """The published formula in rationals.
+
+    The least j with (|r|/E)^(E−1) ≤ ((M−1)/E)^j.
+    """
     half = buckets // 2
     if abs(r) <= half:
         return r

@@ -108,7 +108,9 @@ def test_grouped_keys_are_repeated_keys(name: str) -> None:
 
 
 def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
-    """Modules of 2 heads of 3 channels, with a function of (q, tokens) that reaches all of their parameters."""
+    """Modules of 2 heads of 3 channels, with a function of (q, tokens) that reaches all
+    of their parameters.
+    """
     at = arange(4)
     shaw = Shaw(3, 2, generator=seeded(0))
     xl = TransformerXL(2, 3, 4, std=1.0, generator=seeded(0))

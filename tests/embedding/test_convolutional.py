@@ -46,7 +46,11 @@ def test_peg_is_the_equation(size: tuple[int, int], kernel: int, prefix: int) ->
 
 
 def test_peg_learns_of_positions_from_the_padding_alone() -> None:
-    """Equal tokens: inside they all get the same, at the border something else; padded in a circle, all the same."""
+    """Equal tokens.
+
+    Inside they all get the same, at the border something else; padded in a circle, all
+    the same.
+    """
     module = PEG(3, kernel=3, generator=seeded()).double()
     x = normal(3).expand(1, 30, 3)
     out = module(x, (5, 6)).view(5, 6, 3)
@@ -104,7 +108,11 @@ def test_convolution_is_the_equation(kernel: int, groups: int, length: int) -> N
 
 
 def test_convolution_is_pytorchs_weight_norm() -> None:
-    """The released code: Conv1d with a norm over everything but the taps, less the last frame of an even kernel."""
+    """The released code.
+
+    Conv1d with a norm over everything but the taps, less the last frame of an even
+    kernel.
+    """
     module = ConvolutionalEmbedding(
         32, kernel=128, groups=16, generator=seeded()
     ).double()

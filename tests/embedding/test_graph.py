@@ -127,7 +127,10 @@ def test_a_long_path_keeps_its_slowest_wave() -> None:
 
 
 def test_repeated_eigenvalues_leave_a_space_and_not_a_basis() -> None:
-    """On a cycle sine and cosine of one frequency share an eigenvalue: only the projection on both is the graph's."""
+    """On a cycle sine and cosine of one frequency share an eigenvalue.
+
+    Only the projection on both is the graph's.
+    """
     out = laplacian_eigenvectors(cycle(6), 2, dtype=torch.float64)
     angle = 2 * math.pi * torch.arange(6, dtype=torch.float64) / 6
     basis = torch.stack((angle.cos(), angle.sin()), -1) / math.sqrt(3)

@@ -49,7 +49,10 @@ def test_sinusoidal_grid_of_one_axis_is_the_sinusoid() -> None:
 @pytest.mark.parametrize("layout", ["axis", "function"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bug_55_sinusoid_formula(dim: int, layout: str, dtype: torch.dtype) -> None:
-    """The frequencies are spread over the whole range: a quotient cut to a whole number has almost one frequency."""
+    """The frequencies are spread over the whole range.
+
+    A quotient cut to a whole number has almost one frequency.
+    """
     share = dim // 4
     for axis, at in enumerate(torch.eye(2, dtype=torch.int64)):
         out = sinusoidal_grid(at[None], dim, layout=layout, dtype=dtype)[0]

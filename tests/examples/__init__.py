@@ -1,1 +1,1 @@
-"""Example schemes and golden adapters of each group of encodings, and what its test files share."""
+"""Example schemes and golden adapters of each group, and what its tests share."""

@@ -1,4 +1,4 @@
-"""Golden cases and example schemes of kernel, window and network biases, for the tables that cover all encodings."""
+"""Golden cases and example schemes of `posenc_lib.bias`."""
 
 from __future__ import annotations
 
@@ -146,7 +146,9 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 }
 
 
-# ---- example schemes: head dimension 8, 4 heads. Grids get position p of a sequence as the place (p // 4, p mod 4)
+# ---- example schemes: 4 heads of 8 channels
+
+# Grids get position p of a sequence as the point (p // 4, p mod 4).
 
 HEADS, HEAD_DIM, COLUMNS = 4, 8, 4
 WINDOW = (256, COLUMNS)
@@ -178,7 +180,10 @@ class OnGrid(nn.Module):
 
 
 def loud(module: nn.Module) -> Any:
-    """The module with all its parameters drawn from N(0, 1): what begins at zero would say nothing."""
+    """The module with all its parameters drawn from N(0, 1).
+
+    What begins at zero would say nothing.
+    """
     for parameter in module.parameters():
         nn.init.normal_(parameter, generator=seeded(1))
     return module
@@ -245,7 +250,9 @@ NOT: dict[tuple[str, str], str] = {
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal but for the order of a matrix product's sums, which may differ with its size."""
+    """Equal but for the order of a matrix product's sums, which may differ with its
+    size.
+    """
     return max_error(a, b) <= rounding(b)
 
 

@@ -1,4 +1,4 @@
-"""Golden cases and example schemes of `posenc_lib.content`, for the tables that cover all encodings."""
+"""Golden cases and example schemes of `posenc_lib.content`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def filled(module: nn.Module, **values: Tensor) -> Any:
 
 
 def bert_layer(p: Case, x: Case, scores: Callable[..., Tensor]) -> Fields:
-    """BERT's self-attention; its distance is query − key, so its table is ours with the rows reversed."""
+    """BERT's self-attention.
+
+    Its distance is query − key, so its table is ours with the rows reversed.
+    """
     table = double(x["distance_embedding.weight"]).flip(0)
     hidden = double(x["hidden_states"])
     q, k, v = (
@@ -120,7 +123,10 @@ def transformer_xl_rel_shift(p: Case, x: Case) -> Fields:
 
 
 def transformer_xl_rel_attention(p: Case, x: Case) -> Fields:
-    """The whole layer; its R is random, so the distances are shifted into place as in the peer."""
+    """The whole layer.
+
+    Its R is random, so the distances are shifted into place as in the peer.
+    """
     assert p["mem_len"] == 0
     heads, dim, at = p["n_head"], p["d_head"], arange(p["qlen"])
     tokens = double(x["w"]).transpose(0, 1)  # (B, T, D)
@@ -294,7 +300,10 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
     "xlnet_rel_shift_bnij": xlnet_rel_shift_bnij,
 }
 
-COUNTS_ON = "the peer counts on past max_distance; ours stops at ±num_buckets, where δ cuts both off"
+COUNTS_ON = (
+    "the peer counts on past max_distance; ours stops at ±num_buckets, "
+    "where δ cuts both off"
+)
 
 
 def cut_off(theirs: Tensor, p: Case) -> Tensor:
@@ -307,7 +316,7 @@ CORRECTED: dict[str, tuple[str, Callable[[Tensor, Case], Tensor]]] = {
 }
 
 
-# ---- examples: 4 heads of 8 channels, hidden states of width 8, all parameters in float64
+# ---- examples: 4 heads of 8 channels, hidden states of width 8, all in float64
 
 HEADS, WIDTH = 4, 8
 

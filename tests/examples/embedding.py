@@ -1,4 +1,4 @@
-"""Golden cases and example schemes of the Fourier, grid and learned-coordinate embeddings."""
+"""Golden cases and example schemes of `posenc_lib.embedding`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,9 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 }
 
 
-# ---- example schemes of width 8. Grids get position p of a sequence as the place (p // 4, p mod 4)
+# ---- example schemes of width 8
+
+# Grids get position p of a sequence as the point (p // 4, p mod 4).
 
 WIDTH, COLUMNS = 8, 4
 
@@ -179,7 +181,10 @@ SCHEMES: dict[str, PositionScheme] = {
     ),
 }
 
-OWN = "it gives each token a vector of its own, which enters scores through content · position too"
+OWN = (
+    "it gives each token its own vector, which enters scores through "
+    "content · position too"
+)
 NOT: dict[tuple[str, str], str] = {
     **{(name, p): OWN for name in SCHEMES for p in ("relative", "Toeplitz")},
     **{

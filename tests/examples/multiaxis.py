@@ -1,4 +1,4 @@
-"""Golden cases and example schemes of rotary embeddings with several axes, and of multimodal position ids."""
+"""Golden cases and example schemes of rotations by several axes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Fields = dict[str, Tensor]
 
 
 def half_tables(rope: AxialRoPE, positions: Tensor) -> Fields:
-    """The peer keeps one entry a channel, and in the half layout both halves are equal."""
+    """The peer has one entry a channel; in the half layout both halves are equal."""
     rotation = rope(positions)
     return {
         "cos": torch.cat((rotation.cos,) * 2, -1),
@@ -197,7 +197,10 @@ def rope_delta(
 
 
 def blocks_of(p: dict[str, Any], *, whole_seconds: bool) -> list[Block]:
-    """The blocks of a case: text, or a grid in merged units with seconds per frame; images have one frame."""
+    """The blocks of a case.
+
+    Text, or a grid in merged units with seconds per frame; images have one frame.
+    """
     blocks: list[Block] = []
     for kind, size, *rest in p["segments"]:
         seconds = int(rest[0]) if rest and whole_seconds else (rest or [1])[0]
@@ -219,9 +222,7 @@ def mrope_position_ids(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     return fields
 
 
-def mrope_position_ids_qwen2_vl_left_padded_batch(
-    p: dict[str, Any], x: dict[str, Any]
-) -> Fields:
+def mrope_left_padded_batch(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     frames, *sides = x["image_grid_thw"][0]
     image = Vision(frames, *(side // p["spatial_merge_size"] for side in sides))
     rows = [mrope_positions([2, image, 3]), mrope_positions([11])]
@@ -248,9 +249,7 @@ def mrope_position_ids_qwen3_vl_timestamps(
     }
 
 
-def tmrope_position_ids_qwen2_5_omni_audio_in_video(
-    p: dict[str, Any], x: dict[str, Any]
-) -> Fields:
+def tmrope_audio_in_video(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     frames, *sides = p["video_grid_thw_unmerged"]
     sides = [side // p["spatial_merge_size"] for side in sides]
     video = Vision(frames, *sides, p["position_id_per_seconds"] * p["second_per_grid"])
@@ -268,7 +267,7 @@ ADAPTERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Fields]] = {
     "mrope_position_ids_qwen2_5_vl_b": mrope_position_ids,
     "mrope_position_ids_qwen2_vl_a": mrope_position_ids,
     "mrope_position_ids_qwen2_vl_b": mrope_position_ids,
-    "mrope_position_ids_qwen2_vl_left_padded_batch": mrope_position_ids_qwen2_vl_left_padded_batch,
+    "mrope_position_ids_qwen2_vl_left_padded_batch": mrope_left_padded_batch,
     "mrope_position_ids_qwen3_vl_timestamps": mrope_position_ids_qwen3_vl_timestamps,
     "mrope_sections_qwen2_vl": mrope_sections_qwen2_vl,
     "rope2d_axial_rope_vit": rope2d_axial_rope_vit,
@@ -280,7 +279,7 @@ ADAPTERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Fields]] = {
     "rope2d_timm_eva_cat": rope2d_timm_eva_cat,
     "rope2d_timm_pixel": rope2d_timm_pixel,
     "rope_axial_rotary_embedding_torch": rope_axial_rotary_embedding_torch,
-    "tmrope_position_ids_qwen2_5_omni_audio_in_video": tmrope_position_ids_qwen2_5_omni_audio_in_video,
+    "tmrope_position_ids_qwen2_5_omni_audio_in_video": tmrope_audio_in_video,
 }
 
 
@@ -290,7 +289,9 @@ ADAPTERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Fields]] = {
 def on_axes(
     rope: AxialRoPE | MixedRoPE, place: Callable[[Tensor], Tensor]
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A transform of token numbers, each of which `place` puts at a point with several axes."""
+    """A transform of token numbers, each of which `place` puts at a point with several
+    axes.
+    """
     return lambda q, k, m, n: rope.transform(q, k, place(m), place(n))
 
 

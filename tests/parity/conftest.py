@@ -1,4 +1,4 @@
-"""The peers live in an environment of their own, which `make parity` makes: elsewhere there is nothing to collect."""
+"""Nothing is collected outside the environment of `make parity`."""
 
 from __future__ import annotations
 

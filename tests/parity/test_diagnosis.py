@@ -1,4 +1,4 @@
-"""The doctor before the peers' own functions: the right conventions, and nothing wrong where nothing is.
+"""The doctor on the peers' own functions: right conventions, no false alarm.
 
 Each function is called as the peer's own attention calls it. Where a peer does have a
 fault, it is written down here.
@@ -48,7 +48,7 @@ def agrees(report: Report, **facts: Any) -> None:
         ), str(report)
 
 
-# ---- rotations that share Llama's signatures: family, layout, share of the head that turns
+# ---- rotations with Llama's signatures: family, layout, share of the head rotated
 
 FAMILIES = [
     *[
@@ -255,7 +255,9 @@ def test_other_rotations(name: str) -> None:
 
 
 def test_rotary_embedding_torch_counts_in_the_dtype_of_the_query() -> None:
-    """`rotate_queries_or_keys` makes positions in the query's dtype and takes one offset for all of them."""
+    """`rotate_queries_or_keys` makes positions in the query's dtype and takes one
+    offset for all of them.
+    """
     rotary = rotary_embedding_torch.RotaryEmbedding(64)
     report = diagnose(
         lambda x, at: rotary.rotate_queries_or_keys(x, offset=int(at[0])), 64, base=1e4
@@ -330,7 +332,10 @@ def test_the_row_of_padding() -> None:
 
 
 def of_mask(module: Any, heads: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Bloom's and Falcon's, which take a mask of the tokens 0 … n: one row for all queries."""
+    """Bloom's and Falcon's, which take a mask of the tokens 0 … n.
+
+    One row for all queries.
+    """
 
     def function(q: Tensor, k: Tensor) -> Tensor:
         mask = torch.ones(1, int(k.max()) + 1, dtype=torch.long)

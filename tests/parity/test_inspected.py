@@ -1,4 +1,4 @@
-"""Configurations as transformers writes them: read without complaint, with the frequencies of its own modules."""
+"""Configurations as transformers writes them: read, with its modules' frequencies."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ NAMES = {
 
 def rotary_module(kind: str, config: Any) -> Any:
     module = import_module(
-        f"transformers.models.{MODULES.get(kind, kind)}.modeling_{MODULES.get(kind, kind)}"
+        "transformers.models.{0}.modeling_{0}".format(MODULES.get(kind, kind))
     )
     found = NAMES.get(kind) or next(
         name

@@ -1,4 +1,4 @@
-"""This library beside the peers themselves, as installed: random settings and inputs, drawn from seeds.
+"""This library beside the installed peers, on random settings and inputs.
 
 `tests/oracles` holds what peers gave once; here they run. A difference says that one of
 the two has changed. Peers compute their angles in float32, ours are rounded once from
@@ -96,12 +96,17 @@ def same(actual: Tensor, peer: Tensor, *, atol: float, rtol: float = 0.0) -> Non
 
 
 def of_series(base: float) -> float:
-    """Relative error of base^(−2i/d) in float32: the exponent's rounding times ln base, the power's, the quotient's."""
+    """Relative error of base^(−2i/d) in float32.
+
+    The exponent's rounding times ln base, the power's, the quotient's.
+    """
     return EPS * (math.log(base) + 2)
 
 
 def of_turning(longest: int, base: float, size: Tensor) -> float:
-    """Error of a rotation by float32 angles up to `longest`, whose own error is at most longest · (1 + of_series)."""
+    """Error of a rotation by float32 angles up to `longest`, whose own error is at most
+    longest · (1 + of_series).
+    """
     return (
         float(size.abs().max())
         * 2
@@ -720,7 +725,9 @@ def test_timm_sinusoids(seed: int) -> None:
 
 
 def timm_layer(name: str) -> Any:
-    """A module of timm.layers without the rest of timm, which asks for torchvision and its compiled operators."""
+    """A module of timm.layers without the rest of timm, which asks for torchvision and
+    its compiled operators.
+    """
     spec = PathFinder.find_spec("timm")
     assert spec is not None
     assert spec.submodule_search_locations is not None

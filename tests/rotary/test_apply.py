@@ -34,7 +34,9 @@ def tables(*shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Ten
 def assert_rotated(
     actual: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: str
 ) -> None:
-    """Whether `actual` is the equation in float64, but for three roundings of a compute step and one to x's dtype."""
+    """Whether `actual` is the equation in float64, but for three roundings of a compute
+    step and one to x's dtype.
+    """
     assert (actual.shape, actual.dtype) == (x.shape, x.dtype)
     expected = rotate_pairs(
         x.detach().double(), cos.detach().double(), sin.detach().double(), layout
@@ -251,7 +253,9 @@ def test_out_has_no_gradient() -> None:
 
 
 class Allocated(TorchDispatchMode):
-    """Bytes of every new tensor that holds memory of its own, and the number of operations."""
+    """Bytes of every new tensor that holds memory of its own, and the number of
+    operations.
+    """
 
     def __init__(self) -> None:
         super().__init__()

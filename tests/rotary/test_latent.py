@@ -90,7 +90,10 @@ def test_latent_attention_is_its_equation() -> None:
 
 @torch.no_grad()
 def test_content_needs_no_keys_but_the_latent() -> None:
-    """W^UK can be multiplied into W^UQ, since nothing turns between them: scores come from the cache as it is."""
+    """W^UK can be multiplied into W^UQ, since nothing turns between them.
+
+    Scores come from the cache as it is.
+    """
     queries, keys = projections()
     x, at = tokens(), arange(5)
     q, (latent, shared) = queries(x, at), keys(x, at)

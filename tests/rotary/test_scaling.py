@@ -249,7 +249,10 @@ def test_every_schedule_stays_between_plain_and_interpolated(
 
 
 def test_released_yarn_at_the_ends_of_the_index() -> None:
-    """Where no pair turns once, all are interpolated; where the slowest turns 32 times, none is."""
+    """Where no pair turns once, all are interpolated.
+
+    Where the slowest turns 32 times, none is.
+    """
     plain = inverse_frequencies(128)
     assert close(
         yarn_released(128, 1e4, factor=4, original_length=1).frequencies, plain / 4

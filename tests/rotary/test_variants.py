@@ -206,7 +206,10 @@ def test_xpos_is_its_equation() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bug_75_xpos(layout: str) -> None:
-    """Both channels of a pair fade alike, in either layout: the norm of a rotated unit vector is the pair's scale."""
+    """Both channels of a pair fade alike, in either layout.
+
+    The norm of a rotated unit vector is the pair's scale.
+    """
     xpos = XPos(inverse_frequencies(4), layout=layout)
     at = torch.tensor([512])
     assert torch.allclose(
@@ -388,7 +391,9 @@ FAR = torch.tensor([0, 17, 1_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("block", [2, 4, 8])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_the_angles_of_a_learned_matrix_are_float64(block: int, autocast: bool) -> None:
-    """At position p the exponential is that of p times the same float32 matrix, to the rounding of the result."""
+    """At position p the exponential is that of p times the same float32 matrix, to the
+    rounding of the result.
+    """
     one = LieRE(D, axes=1, block=block, generator=seeded(7))
     many = ComRoPE(D, axes=1, block=block, heads=H, generator=seeded(7))
     upper = torch.block_diag(*one.upper[0].double().triu(1))
@@ -469,7 +474,10 @@ def test_commuting_axes_are_multiples_of_one_matrix() -> None:
 
 
 def test_string_learns_what_its_rotation_learns() -> None:
-    """A method of a module brings the module along: its parameters are trained, saved, cast and copied."""
+    """A method of a module brings the module along.
+
+    Its parameters are trained, saved, cast and copied.
+    """
     module = group.started(
         CayleySTRING(D, MixedRoPE(H, D, generator=seeded(7)).transform)
     )
@@ -586,7 +594,10 @@ def test_fope_with_identity_mixtures_is_rope() -> None:
 
 @torch.no_grad()
 def test_the_tables_of_fope_are_rounded_once() -> None:
-    """They are tables, not products of content: autocast must leave them, and float32 must not sum them."""
+    """They are tables, not products of content.
+
+    Autocast must leave them, and float32 must not sum them.
+    """
     module, at = fope().float(), AT + 1_000_000
     exact, _ = fope().float().double().transform(Q.float().double(), K, at, at)
     for enabled in (False, True):
@@ -619,7 +630,9 @@ def test_grape_is_the_exponential() -> None:
 @pytest.mark.parametrize("apart", [1.0, 1e-3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_angle_of_grape_is_float64(apart: float, dtype: torch.dtype) -> None:
-    """At position 1,000,000, also where a and b are nearly parallel and |a|²|b|² − (aᵀb)² would cancel."""
+    """At position 1,000,000, also where a and b are nearly parallel and |a|²|b|² −
+    (aᵀb)² would cancel.
+    """
     a = normal(D, seed=3)
     b = a + apart * normal(D, seed=4)
     a, b, x, at = (
@@ -711,7 +724,7 @@ def test_repo_turns_by_positions_it_reads() -> None:
 
 @torch.no_grad()
 def test_the_positions_of_repo_are_float32_under_autocast() -> None:
-    """16 bits round positions in the thousands by more than a turn of the fastest pair."""
+    """16 bits round positions in the thousands by more than a turn of a fast pair."""
     module, x = (
         RePo(64, H, RoPE(PAIRS), latent=8, generator=seeded(7)),
         normal(1, T, 64, seed=5).float(),
