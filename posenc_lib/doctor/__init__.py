@@ -19,13 +19,12 @@ from posenc_lib import _checks
 from posenc_lib.doctor.biases import diagnose_bias, diagnose_buckets
 from posenc_lib.doctor.measure import CallError, call
 from posenc_lib.doctor.pairs import diagnose_pair, is_pair
-from posenc_lib.doctor.report import Finding, Report
+from posenc_lib.doctor.report import Finding, Kind, Report
 from posenc_lib.doctor.rotary import diagnose_rotary
 from posenc_lib.doctor.tables import diagnose_table
 
 __all__ = ["Finding", "Report", "diagnose"]
 
-Kind = Literal["rotary", "pair", "table", "bias", "buckets"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NUMBERS = ("base", "factor", "attention_factor", "offset")
 WHOLE = ("rotary_dim", "num_buckets", "max_distance")

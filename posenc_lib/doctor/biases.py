@@ -94,8 +94,8 @@ def _check_relative(
         first = off(last, near[:, :1]) < 1e-4
         report.add_finding(
             "bias-under-cache",
-            f"One query at position {NEAR - 1} over {NEAR} keys gets other biases than "
-            "in the full matrix"
+            f"One query at position {NEAR - 1} over {NEAR} keys gets different biases "
+            "from those in the full matrix"
             + (
                 ": those of the query at position 0."
                 if first
@@ -141,8 +141,7 @@ def _check_relative(
                 if len(unread) == 1
                 else "."
             ),
-            f"The {unread[0]} positions are counted off a length, 0, 1, …, "
-            "and not read."
+            f"The {unread[0]} positions are taken from a length, 0, 1, …, and not read."
             if len(unread) == 1
             else "They depend on one position alone, by more than a constant per row.",
             "distance",
@@ -180,7 +179,7 @@ def _check_alibi(
     if not key_only and diagonal > 1e-6:
         report.notes.append(
             f"The query's own position has a bias of up to {number(float(diagonal))} "
-            "and not 0: among past keys a constant a row, which no softmax sees."
+            "and not 0: among past keys a constant per row, which no softmax sees."
         )
     ahead = near[:, 0, 1:4] - near[:, 0, :1]
     if (
@@ -286,7 +285,7 @@ def _by_distance(fn: Callable[..., Any]) -> tuple[Array, Array]:
     """Biases of the keys 0, 1, … behind and ahead of the query: (H, REACH + 1) each."""
     past = _bias(fn, [REACH], range(REACH + 1))[:, 0, ::-1]
     future = _bias(fn, [0], range(REACH + 1))[:, 0]
-    if (future[:, 1:] <= -9999).all():  # a causal mask, which is no bucket
+    if (future[:, 1:] <= -9999).all():  # a causal mask, not a bucket
         future = np.repeat(future[:, :1], REACH + 1, 1)
     return past, future
 
@@ -445,7 +444,7 @@ def _wrong_edges(
 ) -> None:
     begins = listed(past[exact : exact + 6])
     seen = (
-        f"{len(past)} buckets a direction, {exact} of them for one distance each, "
+        f"{len(past)} buckets per direction, {exact} of them for one distance each, "
         f"then from {begins} … on."
     )
     shifted = (past[1:] - 1, np.append(0, past + 1), np.append(0, past[1:] - 1))
@@ -517,7 +516,7 @@ def _check_labels(
         report.add_finding(
             "sign",
             "Past keys have the buckets of future ones.",
-            "query − key in place of key − query.",
+            "query − key is used instead of key − query.",
             "relative",
         )
     else:

@@ -40,7 +40,7 @@ def check_calls(report: Report, rotary: Rotary, model: Model, near: Array) -> No
         )
         cause = (
             "Positions are divided by the longest one, counted from it, or sorted. "
-            "Each token's place is its own."
+            "Each token has its own position."
         )
         report.add_finding("length-dependent", seen, cause, "argument")
     elif not _shifted(report, rotary, model, near):
@@ -76,7 +76,7 @@ def _shifted(report: Report, rotary: Rotary, model: Model, near: Array) -> bool:
         f"Positions {shift} … {NEAR + shift - 1} are rotated as "
         f"{number(shift + delta)} …"
         + (": the positions passed in are not used." if unread else "."),
-        "The function counts 0 … T−1 off the shape of x. "
+        "The function takes 0 … T−1 from the shape of x. "
         "With a cache, every new token is then at 0."
         if unread
         else "An offset is added to positions that have it already.",
@@ -127,7 +127,7 @@ def _others(report: Report, rotary: Rotary, model: Model, near: Array) -> None:
 def _order(positions: Sequence[int], read: list[float]) -> str:
     """What the function makes of positions in any order."""
     if read == sorted(positions):
-        return "Positions are sorted. Padding and packing need each where it is."
+        return "Positions are sorted. Padding and packing need their order kept."
     first = next(
         (
             word

@@ -94,7 +94,7 @@ def _slips(
     intended: dict[str, Any],
     reference: str,
 ) -> bool:
-    """What is wrong whatever was meant."""
+    """Faults whatever was meant."""
     base, factor = fitted.base, fitted.factor
     if fitted.fault in ("bfloat16", "float16"):
         report.add_finding(
@@ -102,8 +102,8 @@ def _slips(
             f"All {len(frequencies)} frequencies are {fitted.fault} numbers, off "
             f"the formula by up to 1 in {256 if fitted.fault == 'bfloat16' else 2048}.",
             "inv_freq is a buffer and was cast with the weights, by .half() "
-            "or .to(bfloat16). Casting back does not bring the bits back: "
-            "make it anew in float32.",
+            "or .to(bfloat16). Casting back does not restore the bits: "
+            "compute it again in float32.",
             "precision",
         )
         return True
@@ -203,7 +203,7 @@ def _strays(report: Report, frequencies: Array, width: int, reference: str) -> b
         f"All pairs but {len(off)} have the frequencies of base {number(base)}: "
         f"pair {off[0]} rotates by {number(float(frequencies[off[0]]))} rad per "
         f"position, and {number(math.exp(line[off[0]]))} is on the line.",
-        "A frequency stands twice, or is overwritten; the index jumps there.",
+        "A frequency appears twice, or is overwritten: the index jumps there.",
         reference,
     )
     return True
@@ -321,7 +321,7 @@ def _check_base(
     intended: dict[str, Any],
     reference: str,
 ) -> None:
-    """The base against the one meant, with the slips that make one of the other."""
+    """The base against the one meant, and the slips that explain a difference."""
     base, meant = fitted.base, intended.get("base")
     if base is None:
         if (
@@ -391,7 +391,7 @@ def _check_base(
     if meant > 1 and wider > width and wider % 16 == 0:
         cause = (
             f"The exponent is 2i/{wider} and not 2i/{width}: "
-            "it runs over another width, the model's say."
+            "it runs over another width, such as the model's."
         )
         causes.append((meant ** (width / wider), "exponent-width", cause))
     code, cause = next(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+Kind = Literal["rotary", "pair", "table", "bias", "buckets"]
 WIDTH = 80
 # faults that put tokens at other positions
 MISPLACED = {"length-dependent", "offset-ignored", "cache-offset", "order-ignored"}
@@ -113,7 +114,7 @@ class Report:
     Chapter: notation
     """
 
-    kind: str
+    kind: Kind
     facts: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

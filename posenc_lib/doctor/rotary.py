@@ -294,7 +294,7 @@ def _width(
     report.facts["rotated channels"] = f"{rotated} of {dim}{where}"
     if where and not spread:
         report.notes.append(
-            "The first channels are not rotated. So it is in latent attention; "
+            "As in latent attention, the first channels are not rotated; "
             "with a partial rotary factor the first ones are."
         )
     rest = np.setdiff1d(np.arange(dim), pairs)
@@ -336,7 +336,8 @@ def _check_rows(
         shortest = np.abs(np.abs(first.real) - np.abs(first.imag))
         report.add_finding(
             "sine-sign",
-            "Both rows of a pair have the sine with one sign, which is no rotation: "
+            "Both rows of a pair have the sine with one sign, "
+            "which is not a rotation: "
             f"lengths are multiplied by {number(round(float(shortest.min()), 3))} "
             f"… {number(float(longest.max()))}, "
             "and scores depend on more than the offset.",

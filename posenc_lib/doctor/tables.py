@@ -53,7 +53,7 @@ def diagnose_table(
             "No layout makes channels pairs of a sine and a cosine of one angle: "
             f"sin² + cos² is up to {number(float((lengths**2).max()))} in halves.",
             "Sines and cosines are made from frequencies in different order, "
-            "or from an index that skips. Or it is no sinusoid, but a learned table.",
+            "or from an index that skips. Or it is not a sinusoid but a learned table.",
             "table",
         )
         return
@@ -228,7 +228,7 @@ def _calls(
                     ": those of 0, 1, …; the positions passed in are not used.",
                 )
                 cause = (
-                    "Rows are counted off a shape. "
+                    "Positions 0, 1, … are taken from a shape. "
                     "With a cache, every new token is then at position 0."
                 )
             elif np.abs(rows - near[first : first + count]).max() < 1e-4:
@@ -256,7 +256,8 @@ def _calls(
                 )
             report.add_finding(
                 code,
-                f"Positions {listed(known[:4])}, … gave other rows than before{what}",
+                f"Positions {listed(known[:4])}, "
+                f"… gave different rows than before{what}",
                 cause,
                 "argument",
             )
