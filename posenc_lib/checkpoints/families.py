@@ -296,7 +296,7 @@ def _global_head_dim(config: Section, kinds: list[str]) -> int:
         for name in part.values:
             if name not in ("head_dim", "num_key_value_heads"):
                 raise ValueError(
-                    f"{part.named(name)} is unknown for a layer of its own"
+                    f"{part.named(name)} is unknown for a single layer"
                 )
         size = (
             config.whole("head_dim")

@@ -346,7 +346,7 @@ def clamped(
     layer: TransformerXL,
     most: int,
 ) -> Tensor:
-    """Transformer-XL's scores, with distances clamped to `most`, a model's `clamp_len`."""
+    """Transformer-XL's scores, with distances clamped to `most` (`clamp_len`)."""
     relative = k_positions[..., None, :] - q_positions[..., :, None]
     relative = relative if relative.dim() == 2 else relative[:, None]
     scores = layer.scores(q, k, q_positions, k_positions)

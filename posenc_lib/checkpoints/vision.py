@@ -202,7 +202,7 @@ TOWERS: dict[str, Callable[[Section], tuple[Stack, ...]]] = {
 
 
 def image_tower(config: Section) -> tuple[Stack, ...]:
-    """The image tower, if any, of its own type or, in older Qwen files, the model's."""
+    """The image tower, if any; older Qwen files leave its type to the model's."""
     if config.get("vision_config") is None:
         return ()
     tower = config.section("vision_config")
