@@ -54,8 +54,8 @@ def orthogonal_projection(
 ) -> Tensor:
     """Random directions for `positive_features`: orthogonal in blocks of d.
 
-    Equation: ω_1 … ω_M ~ N(0, I_d), made orthogonal in blocks of d, lengths drawn apart
-        (choromanski2021)
+    Equation: ω_1 … ω_M ~ N(0, I_d), made orthogonal in blocks of d, lengths drawn
+        separately      (choromanski2021)
     Shapes: → (M, d), float64, on the CPU
 
     Each direction has the length of a Gaussian vector. The released code keeps the

@@ -201,10 +201,10 @@ def _toeplitz_by_fft(q: Tensor, k: Tensor, values: Tensor, c: Tensor) -> Tensor:
     # (B, H, d_v + 1, N): neighbours in time are neighbours in memory.
     columns = values.mT.contiguous()
     sums = []
-    for some_columns in columns.split(COLUMNS, 2):
-        total = torch.zeros_like(some_columns)
+    for block in columns.split(COLUMNS, 2):
+        total = torch.zeros_like(block)
         for q_i, k_i in zip(q.unbind(-1), k.unbind(-1), strict=True):
-            total = total + _recomputed(feature, q_i, k_i, some_columns, spectrum)
+            total = total + _recomputed(feature, q_i, k_i, block, spectrum)
         sums.append(total)
     all_sums = torch.cat(sums, 2).mT
     # Without keys numerator and denominator are the FFT's rounding, and their quotient

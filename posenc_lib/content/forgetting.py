@@ -12,7 +12,7 @@ from posenc_lib.content._rows import integer_relative, select
 
 
 def path_sums(steps: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """The sum of the steps of all tokens after a key, up to and with the query.
+    """The sum of the steps of all tokens after a key, the query's included.
 
     Equation: D_mn = Σ_{l=n+1}^{m} a_l = C_m − C_n,  C the running sum of a
         (lin2025 §3)

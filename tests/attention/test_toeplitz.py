@@ -157,6 +157,19 @@ def test_toeplitz_form_changes_where_it_was_measured(
     assert chosen == [1, 2], "chunks, then the FFT"
 
 
+def test_toeplitz_form_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = qkv(6)
+    q, k = elu_features(q), elu_features(k)
+    call = partial(toeplitz_attention, q, k, v, bias=torch.zeros(HEADS, 11))
+    for form, other in (("chunks", "_toeplitz_by_fft"), ("fft", "_toeplitz_in_chunks")):
+        with monkeypatch.context() as patch:
+            patch.setattr(toeplitz, other, None)
+            out = call(causal=True, form=form)
+        assert max_error(out, call(causal=True)) < rounding(out, 4096)
+    with pytest.raises(ValueError, match="form must be one of 'chunks', 'fft'"):
+        call(causal=True, form="FFT")
+
+
 def test_toeplitz_forms_agree_in_float32_where_they_meet() -> None:
     length, features = 1024, 16
     q, k = (
