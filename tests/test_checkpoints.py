@@ -1,4 +1,4 @@
-"""Checkpoints: published settings give the published numbers, and everything else raises and names its key.
+"""Checkpoints: published settings give the published numbers; the rest is named.
 
 Expected values come from three places, never from the shipped configurations: numbers
 that the models' reports and code state, golden cases of other libraries, and loops
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import normal, seeded
 from torch import Tensor
 
 from posenc_lib import layers
@@ -35,7 +36,12 @@ from posenc_lib.checkpoints import (
     text,
 )
 from posenc_lib.checkpoints.families import FAMILIES
-from posenc_lib.checkpoints.report import bands, indices_text, never_turn, rotations
+from posenc_lib.checkpoints.report import (
+    bands,
+    indices_text,
+    pairs_longer_than,
+    rotations,
+)
 from posenc_lib.positions import merged_grid
 
 ORACLES = Path(__file__).parent / "oracles"
@@ -84,7 +90,10 @@ def decoder(config: str | dict[str, Any]) -> tuple[LayerSettings, ...]:
 
 
 def gemma4_by_layer(extra: dict[str, Any], *, only: bool = False) -> dict[str, Any]:
-    """Gemma 4 as transformers 5.24 writes it: global heads have their width in entries of their own."""
+    """Gemma 4 as transformers 5.24 writes it.
+
+    Global heads have their width in entries of their own.
+    """
     config = copy.deepcopy(shipped()["gemma-4-e2b"])
     size = config.pop("global_head_dim")
     full = [
@@ -200,7 +209,7 @@ def test_last_wavelength_and_pairs_that_never_turn(
     assert turn is not None
     waves = turn.wavelengths()
     assert float(waves[-1]) == pytest.approx(last, rel=5e-3)
-    assert (never_turn(waves, 8192), never_turn(waves, 131072)) == (
+    assert (pairs_longer_than(waves, 8192), pairs_longer_than(waves, 131072)) == (
         beyond_8192,
         beyond_131072,
     )
@@ -226,7 +235,7 @@ def test_llama_3() -> None:
     ]
 
 
-def test_llama_4_scout_alternates_chunks_and_layers_without_positions() -> None:
+def test_llama_4_scout_alternates_chunks_and_nope() -> None:
     plan = layers.llama4(48)
     for ours, theirs in zip(decoder("llama-4-scout"), plan, strict=True):
         assert (ours.rotation is None, ours.chunk) == (
@@ -348,7 +357,7 @@ def test_qwen_vl_sections(
     stack = read(name).stacks[0]
     turn = stack.layers[0].rotation
     assert turn is not None
-    assert (turn.sections, turn.turns, turn.base, stack.length) == (
+    assert (turn.sections, turn.interleaved, turn.base, stack.length) == (
         sections,
         turns,
         base,
@@ -356,7 +365,7 @@ def test_qwen_vl_sections(
     )
 
 
-def test_qwen_2_5_vl_sees_windows_of_eight_patches_but_in_four_layers() -> None:
+def test_qwen_2_5_vl_sees_windows_but_in_four_layers() -> None:
     tower = read("qwen2.5-vl-3b").stacks[1].layers
     assert [i for i, layer in enumerate(tower) if layer.patches is None] == [
         7,
@@ -505,7 +514,7 @@ def test_where_first_positions_are() -> None:
     )
 
 
-def test_swin_shifts_every_other_layer_where_there_is_more_than_one_window() -> None:
+def test_swin_shifts_every_other_layer() -> None:
     tower = read("class-default-swin").stacks[0].layers
     assert [layer.patches for layer in tower] == [(7, 0), (7, 3)] * 5 + [(7, 0)] * 2
     assert [layer.heads for layer in tower] == [3] * 2 + [6] * 2 + [12] * 6 + [24] * 2
@@ -516,18 +525,16 @@ def test_clamped_distances_against_the_table_that_the_code_makes() -> None:
     (layer,) = set(
         decoder(dict(XL, n_head=heads, d_head=size, d_model=width, clamp_len=most))
     )
-    scores = layer.scheme(generator=torch.Generator().manual_seed(1)).scores
+    scores = layer.scheme(generator=seeded(1)).scores
     assert scores is not None
-    owner = layer.scheme(generator=torch.Generator().manual_seed(1)).scores.keywords[
-        "layer"
-    ]  # type: ignore[union-attr]
+    owner = layer.scheme(generator=seeded(1)).scores.keywords["layer"]  # type: ignore[union-attr]
     q, k = torch.randn(
         2,
         1,
         heads,
         9,
         size,
-        generator=torch.Generator().manual_seed(0),
+        generator=seeded(0),
         dtype=torch.float64,
     )
     q_positions, k_positions = (
@@ -549,7 +556,7 @@ def test_clamped_distances_against_the_table_that_the_code_makes() -> None:
     torch.testing.assert_close(padded, ours)
 
 
-def test_gemma_4_in_the_form_of_layers_with_settings_of_their_own() -> None:
+def test_gemma_4_with_settings_for_each_layer() -> None:
     assert decoder(gemma4_by_layer({})) == decoder("gemma-4-e2b")
 
 
@@ -573,7 +580,7 @@ def test_qwen_2_5_omni_has_four_stacks() -> None:
     assert "token2wav_config: not read" in read(omni() | {"token2wav_config": {}}).notes
 
 
-def test_deberta_v2_without_relative_attention_is_a_plain_encoder() -> None:
+def test_deberta_v2_without_relative_attention_is_plain() -> None:
     config = with_key("deberta-v2-xxlarge", "relative_attention", False)
     learned = read(config | {"position_biased_input": True}).stacks[0]
     assert (learned.layers[0].encoding, learned.layers[0].scale) == ("NoPE", None)
@@ -592,7 +599,7 @@ def test_t5_has_one_table_for_each_stack_and_no_scale() -> None:
     encoder, decoder_ = read("class-default-t5").stacks
     for stack, bidirectional in ((encoder, True), (decoder_, False)):
         assert dict(stack.layers[0].options)["bidirectional"] is bidirectional
-        schemes = stack.schemes(generator=torch.Generator().manual_seed(0))
+        schemes = stack.schemes(generator=seeded(0))
         assert len({id(scheme.bias) for scheme in schemes}) == 1
         assert {scheme.scale for scheme in schemes} == {1.0}
 
@@ -609,7 +616,7 @@ STATEFUL = {"rope_longrope_stateful_llama"}
 
 
 def config_of(params: dict[str, Any], *, new: bool) -> dict[str, Any]:
-    """A configuration of the golden case's settings, in the new form or in the old one."""
+    """A configuration of the golden case's settings, in the new form or the old."""
     turning = dict(params["rope_parameters"])
     base = {
         "head_dim": params["head_dim"],
@@ -817,9 +824,7 @@ def test_latent_attention_turns_the_last_channels_alone() -> None:
     transform = decoder(config)[0].scheme().transform
     assert transform is not None
     q, k = values(case, "q_pe", "inputs"), values(case, "k_pe", "inputs")
-    content = torch.randn(
-        1, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    content = normal(1, 2, 4, 3, seed=0)
     at = torch.arange(4)
     turned_q, turned_k = transform(
         torch.cat((content, q), -1), torch.cat((content[:, :1], k), -1), at, at
@@ -1009,7 +1014,7 @@ def test_reading_changes_nothing_and_gives_equal_values() -> None:
 
 
 def inputs(layer: LayerSettings, count: int = 6) -> tuple[Tensor, Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(0)
+    draw = seeded(0)
     q, k = (
         torch.randn(1, layer.heads, count, layer.head_dim, generator=draw)
         for _ in range(2)
@@ -1030,7 +1035,7 @@ def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
     checkpoint = read(name)
     for layer in {layer for stack in checkpoint.stacks for layer in stack.layers}:
         q, k, at = inputs(layer)
-        scheme = layer.scheme(generator=torch.Generator().manual_seed(0))
+        scheme = layer.scheme(generator=seeded(0))
         mask = causal(torch.arange(6), torch.arange(6)) if layer.causal else None
         weights = attention_weights(
             q, k, q_positions=at, k_positions=at, scheme=scheme, mask=mask
@@ -1086,9 +1091,7 @@ def test_gemma_4_tower_turns_each_half_by_an_axis() -> None:
         "vision_config": vision,
     }
     tower = read(config).stacks[1]
-    q = torch.randn(
-        1, 2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    q = normal(1, 2, 3, 8, seed=0)
     at = torch.tensor([[0, 0], [2, 5], [7, 1]])
     transform, embedding = tower.layers[0].scheme().transform, tower.inputs
     assert transform is not None

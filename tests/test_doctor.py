@@ -1,4 +1,8 @@
-"""The doctor: nothing false about correct functions, and every kind of fault found at sizes drawn at random."""
+"""The doctor.
+
+Nothing false about correct functions, and every kind of fault found at sizes drawn at
+random.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,14 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import seeded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes, t5_bucket
 from posenc_lib.doctor import WORDS, diagnose, load
-from posenc_lib.doctor.report import PLACES
+from posenc_lib.doctor.report import REFERENCES
 from posenc_lib.embedding import sinusoidal, sinusoidal_tensor2tensor
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.rotary import LAYOUTS, RoPE, XPos, scaling
@@ -60,7 +65,10 @@ def peer(
     factor: float = 1.0,
     width: int | None = None,
 ) -> Function:
-    """Rotary in the form of Llama's code: x cos + rotate_half(x) sin, with tables as wide as what is turned."""
+    """Rotary in the form of Llama's code.
+
+    X cos + rotate_half(x) sin, with tables as wide as what is turned.
+    """
     r = width or dim
     speeds = (
         base ** (-torch.arange(0, r, 2, dtype=torch.float64) / r)
@@ -198,7 +206,7 @@ def test_nothing_is_wrong_with_what_is_right(name: str) -> None:
     assert max(map(len, str(report).splitlines())) <= 80
 
 
-def test_lengths_that_change_the_schedule_are_told_and_are_no_fault() -> None:
+def test_lengths_that_change_the_schedule_are_no_fault() -> None:
     def dynamic(x: Tensor, positions: Tensor) -> Tensor:
         length = int(positions.max()) + 1
         return ours(
@@ -466,7 +474,7 @@ def test_more_than_a_map_of_one_vector(dim: int, base: float, layout: str) -> No
 
 @given(st.sampled_from([16, 64, 96]), BASES, st.integers(0, 9))
 def test_pairs_of_no_published_layout(dim: int, base: float, seed: int) -> None:
-    order = torch.randperm(dim, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(dim, generator=seeded(seed))
     rope, back = peer(dim, base), order.argsort()
     report = diagnose(lambda x, p: rope(x[..., order], p)[..., back], dim, base=base)
     assert report.ok, str(report)
@@ -636,7 +644,7 @@ def test_frequencies_out_of_order_or_in_other_units(
     report = diagnose(make(frequencies=right * 180 / math.pi, dtype=torch.float64), dim)
     assert "converted to degrees" in report.findings[0].cause
     assert (
-        "turned twice"
+        "rotated twice"
         in diagnose(lambda x, p: make()(make()(x, p), p), dim).findings[0].cause
     )
 
@@ -662,7 +670,7 @@ def test_one_frequency_that_is_off(
     for frequencies, place in ((twice, pair), (front, 0)):
         report = diagnose(peer(dim, base, layout=layout, frequencies=frequencies), dim)
         assert report.codes == {"stray-pair"}, str(report)
-        assert f"pair {place} turns" in report.findings[0].seen
+        assert f"pair {place} rotates" in report.findings[0].seen
         assert diagnose(partial(table, frequencies=frequencies), dim).codes == {
             "stray-pair"
         }
@@ -818,12 +826,13 @@ def test_a_base_that_changes(
     dim: int, base: float, layout: str, times: float, length: int
 ) -> None:
     near, far = peer(dim, base, layout=layout), peer(dim, base * times, layout=layout)
-    function = lambda x, positions: (far if int(positions.max()) >= length else near)(
-        x, positions
-    )  # noqa: E731
+
+    def function(x: Tensor, positions: Tensor) -> Tensor:
+        return (far if int(positions.max()) >= length else near)(x, positions)
+
     report = diagnose(function, dim)
     assert report.findings[0].code == "base-changes", str(report)
-    assert report.facts["angles"] == f"others from position {length:,} on"
+    assert report.facts["angles"] == f"different from position {length:,} on"
 
 
 @given(st.sampled_from([32, 64, 96, 128]), st.floats(2000, 5e6), SIDES)
@@ -1110,9 +1119,10 @@ def test_alibi_right_and_wrong(heads: int) -> None:
 
 
 def test_alibi_that_counts_slots() -> None:
-    slots = lambda q, k: alibi(
-        torch.arange(len(q)) + q[0], torch.arange(len(k)) + k[0], alibi_slopes(4)
-    )  # noqa: E731
+    def slots(q: Tensor, k: Tensor) -> Tensor:
+        m, n = torch.arange(len(q)) + q[0], torch.arange(len(k)) + k[0]
+        return alibi(m, n, alibi_slopes(4))
+
     assert diagnose(slots).codes == {"padding"}
 
 
@@ -1129,7 +1139,7 @@ def test_t5_right(bidirectional: bool, num_buckets: int, max_distance: int) -> N
         "num_buckets": num_buckets,
         "max_distance": max_distance,
     }
-    bias = T5Bias(4, std=1.0, generator=torch.Generator().manual_seed(0), **sizes)
+    bias = T5Bias(4, std=1.0, generator=seeded(0), **sizes)
     for function in (bias, lambda r: t5_bucket(r, **sizes)):
         for wanted in ({}, sizes):
             report = diagnose(function, **wanted)
@@ -1146,7 +1156,7 @@ def buckets(
     halve: int = 2,
     sign: int = 1,
 ) -> Tensor:
-    """T5's buckets in the form of its code, with switches for what is easily dropped."""
+    """T5's buckets as in its code, with switches for what is easily dropped."""
     r, offset = sign * r, torch.zeros_like(r)
     if bidirectional:
         size //= 2
@@ -1213,19 +1223,18 @@ def test_masks_and_clipped_distances_are_no_buckets() -> None:
         assert report.ok, str(report)
         assert report.facts["form"].startswith("a mask")
     assert diagnose(lambda q, k: seen(10_000)(k, q).mT).codes == {"not-finite"}
-    weights = torch.randn(2, 33, generator=torch.Generator().manual_seed(0))
+    weights = torch.randn(2, 33, generator=seeded(0))
     clipped = lambda q, k: weights[:, (k - q[:, None]).clamp(-16, 16) + 16]  # noqa: E731
     report = diagnose(clipped)
     assert report.ok, str(report)
     assert diagnose(clipped, num_buckets=32).codes == {"no-buckets"}
-    t5 = T5Bias(
-        2, std=1.0, bidirectional=False, generator=torch.Generator().manual_seed(0)
-    )
+    t5 = T5Bias(2, std=1.0, bidirectional=False, generator=seeded(0))
     for hidden in (-1e9, float("-inf")):
-        masked = diagnose(
-            lambda q, k: t5(q, k).masked_fill(k > q[:, None], hidden),
-            bidirectional=False,
-        )  # noqa: B023
+
+        def causal_t5(q: Tensor, k: Tensor, hidden: float = hidden) -> Tensor:
+            return t5(q, k).masked_fill(k > q[:, None], hidden)
+
+        masked = diagnose(causal_t5, bidirectional=False)
         assert masked.ok, str(masked)
 
 
@@ -1257,9 +1266,7 @@ def test_far_distances_that_are_rounded() -> None:
 
 
 def test_biases_whose_positions_are_not_read() -> None:
-    bias = T5Bias(
-        2, std=1.0, bidirectional=True, generator=torch.Generator().manual_seed(0)
-    )
+    bias = T5Bias(2, std=1.0, bidirectional=True, generator=seeded(0))
     report = diagnose(lambda q, k: bias(q, torch.arange(len(k))))
     assert report.codes == {"not-relative"}, str(report)
     assert "those of key positions alone change nothing" in report.findings[0].seen
@@ -1272,9 +1279,10 @@ def test_biases_whose_positions_are_not_read() -> None:
 
 
 def test_buckets_without_the_sign_of_the_distance() -> None:
-    unsigned = lambda r: t5_bucket(
-        -r.abs(), bidirectional=False, num_buckets=16, max_distance=128
-    )  # noqa: E731
+    def unsigned(r: Tensor) -> Tensor:
+        sizes = {"num_buckets": 16, "max_distance": 128}
+        return t5_bucket(-r.abs(), bidirectional=False, **sizes)
+
     report = diagnose(unsigned, bidirectional=True, num_buckets=32, max_distance=128)
     assert "share buckets" in report.findings[0].seen, str(report)
 
@@ -1294,7 +1302,7 @@ def test_query_and_key_that_belong_together() -> None:
     ):
         report = diagnose(function, 32, layout="half", base=10_000.0)
         assert report.ok, str(report)
-        assert (report.kind, report.facts["key"]) == ("pair", "turned as the query")
+        assert (report.kind, report.facts["key"]) == ("pair", "rotated as the query")
     xpos = diagnose(XPos(inverse_frequencies(32)).transform, 32)
     assert xpos.ok, str(xpos)
 
@@ -1352,9 +1360,9 @@ def headings(page: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("key", PLACES)
+@pytest.mark.parametrize("key", REFERENCES)
 def test_places_exist(key: str) -> None:
-    place = PLACES[key]
+    place = REFERENCES[key]
     assert f"- file: {place.page}\n" in (ROOT / "_toc.yml").read_text(encoding="utf-8")
     title, *others = headings(place.page)
     assert title.split(" · ")[-1] == place.title
@@ -1370,16 +1378,19 @@ def test_every_place_is_used_and_every_schedule_has_one() -> None:
     )
     schedules = set(WORDS["schedule"]) - {"none"}
     assert [
-        key for key in PLACES if f'"{key}"' not in code and key not in schedules
+        key for key in REFERENCES if f'"{key}"' not in code and key not in schedules
     ] == []
-    assert schedules <= set(PLACES)
+    assert schedules <= set(REFERENCES)
 
 
 # ---- the functions of the book's chapters
 
 
 def chapter(name: str) -> dict[str, Any]:
-    """A notebook's imports and functions, without running anything else; `d`, `f64` and `w` as it sets them."""
+    """A notebook's imports and functions, without running anything else.
+
+    `d`, `f64` and `w` as it sets them.
+    """
     cells = json.loads(
         (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
     )["cells"]
@@ -1417,25 +1428,27 @@ def test_rotations_of_chapter_10() -> None:
     half, neighbours = meant | {"layout": "half"}, meant | {"layout": "interleaved"}
     double = {
         name: lambda x, at, f=here[name]: f(x.double(), at).to(x.dtype)
-        for name in ("neighbours", "halves")
+        for name in ("interleaved_pairs", "half_pairs")
     }
     assert verdict(here["rotate"], **half) == set()
-    assert verdict(double["halves"], **half) == set()
-    assert verdict(double["neighbours"], **neighbours) == set()
-    assert verdict(double["halves"], **neighbours) == {"layout"}
+    assert verdict(double["half_pairs"], **half) == set()
+    assert verdict(double["interleaved_pairs"], **neighbours) == set()
+    assert verdict(double["half_pairs"], **neighbours) == {"layout"}
     assert verdict(here["mixed_table"], **neighbours) == {"tables-mixed"}
     assert verdict(here["rope_a"], **neighbours) == {"direction"}
     assert verdict(here["rope_b"], **neighbours) == {"tables-mixed"}
     assert verdict(here["rope_c"], **neighbours) == {"exponent-halved"}
-    late = lambda x, at: here["late"](at, torch.float64)(x.double()).to(x.dtype)  # noqa: E731
+    late = lambda x, at: here["base_changes"](at, torch.float64)(x.double()).to(x.dtype)  # noqa: E731
     assert verdict(late, **neighbours) == {"base-changes"}
-    assert verdict(both(double["neighbours"], double["halves"]), **neighbours) == {
+    assert verdict(
+        both(double["interleaved_pairs"], double["half_pairs"]), **neighbours
+    ) == {
         "query-and-key",
         "layout",
     }
     here["check_half"](here["rotate"])
     for wrong in (
-        double["neighbours"],
+        double["interleaved_pairs"],
         here["rope_b"],
         lambda x, at: here["rotate"](x, at + 1),
     ):
@@ -1457,12 +1470,13 @@ def test_tables_and_rotations_of_the_errata() -> None:
             [turn(row.double(), p[None]) for row, p in zip(x, at, strict=True)]
         ).to(x.dtype)
 
-    assert verdict(each(here["mixed"])) == {"tables-mixed"}
-    turned = each(lambda row, at: here["turn"](row, at, here["w"]))
-    assert verdict(turned, layout="interleaved", base=10_000.0) == set()
+    mixed = each(lambda row, at: here["mixed_layouts"](row[None], at, here["w"]))
+    assert verdict(mixed) == {"tables-mixed"}
+    rotated = each(lambda row, at: here["rotate_to"](at, row, here["w"]))
+    assert verdict(rotated, layout="interleaved", base=10_000.0) == set()
 
 
-def test_the_table_of_chapter_4_that_divides_where_it_should_multiply() -> None:
+def test_the_table_of_chapter_4_that_divides() -> None:
     assert verdict(partial(sinusoidal, dim=64)) == set()
     assert verdict(partial(sinusoidal, dim=64, base=1 / 10_000)) == {"pair-order"}
 
