@@ -295,9 +295,7 @@ def _global_head_dim(config: Section, kinds: list[str]) -> int:
         part = per_layer.section(key) if key is not None else Section({})
         for name in part.values:
             if name not in ("head_dim", "num_key_value_heads"):
-                raise ValueError(
-                    f"{part.named(name)} is unknown for a single layer"
-                )
+                raise ValueError(f"{part.named(name)} is unknown for a single layer")
         size = (
             config.whole("head_dim")
             if part.get("head_dim") is None
