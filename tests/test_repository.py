@@ -54,6 +54,8 @@ def test_zoo_leads_to_evidence_and_sections_themselves():
     api = [text_of(path) for path in (ROOT / "book" / "api").glob("*.md")]
     labels = re.findall(r"^\(([\w.-]+)\)=$", "\n".join(api), re.MULTILINE)
     assert len(labels) == len(set(labels))
+    named = re.findall(r"<((?:test|golden|api|zoo)-[\w.-]+)>`", "\n".join([page, *api]))
+    assert set(named) <= {*labels, *re.findall(r"^\((zoo-.+)\)=$", page, re.MULTILINE)}
     for line in table:
         evidence = line.split(" | ")[5]
         [label] = re.findall(r"<((?:test|golden)-[\w.-]+)>", evidence)

@@ -652,10 +652,16 @@ def parity_tests(value: Any) -> list[str]:
 
 def evidence(name: str, title: str) -> bytes:
     """A page of the tests that zoo and docstrings name, each with its source."""
-    holding: dict[str, list[Entry]] = {}
+    tested: dict[str, list[str]] = {}  # links to what a test is about
     for entry in rows():
-        for test in (entry.test, *parity_tests(entry.source)):
-            holding.setdefault(test, []).append(entry)
+        tested.setdefault(entry.test, []).append(zoo_link(entry))
+    for module in modules():
+        for key, value in public(module):
+            _, sections = parse(inspect.getdoc(value) or "")
+            if "parity" in checked_items("\n".join(sections.get("Checked", []))):
+                link = f"{{ref}}`{key} <{api_label(module, key)}>`"
+                for test in parity_tests(value):
+                    tested.setdefault(test, []).append(link)
     page = [
         MADE,
         f"# {title}\n",
@@ -666,12 +672,12 @@ def evidence(name: str, title: str) -> bytes:
         f"it is short. Pages: {page_links(EVIDENCE)}.\n",
     ]
     prefixes = {prefix: page for page, _, names in EVIDENCE for prefix in names}
-    for file in sorted({test.split("::")[0] for test in holding}):
+    for file in sorted({test.split("::")[0] for test in tested}):
         if prefixes[max(filter(file.startswith, prefixes), key=len)] == name:
             page.append(f"## `tests/{file}`\n")
-            for test in (test for test in holding if test.startswith(f"{file}::")):
+            for test in (test for test in tested if test.startswith(f"{file}::")):
                 function = test.split("::")[1]
-                lines = ["Tests " + ", ".join(map(zoo_link, holding[test])) + ".\n"]
+                lines = ["Tests " + ", ".join(tested[test]) + ".\n"]
                 code = code_of(TESTS / file, used(TESTS / file, function))
                 page += dropdown(function, test_label(test), lines, code)
     return "\n".join(page).encode()
