@@ -18,8 +18,8 @@ from helpers import HEADS, WIDTH, normal, seeded
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from posenc_lib import attention as place5
-from posenc_lib import bias as place3
+from posenc_lib import attention as attentions
+from posenc_lib import bias as biases
 from posenc_lib import (
     content,
     embedding,
@@ -374,12 +374,12 @@ def shared(length: int, seed: int) -> Inputs:
     return {"q_positions": at(length, seed), "k_positions": at(length, seed)}
 
 
-def places(length: int, seed: int) -> Inputs:
+def points(length: int, seed: int) -> Inputs:
     points = grid((length, 1)) + seed
     return {"q_positions": points, "k_positions": points}
 
 
-def one_place(length: int, seed: int) -> Inputs:
+def one_point(length: int, seed: int) -> Inputs:
     return {"positions": grid((length, 1)) + seed}
 
 
@@ -388,8 +388,8 @@ def self_attention(length: int, seed: int) -> Inputs:
     return {"q": q, "k": k} | shared(length, seed)
 
 
-def on_places(length: int, seed: int) -> Inputs:
-    return self_attention(length, seed) | places(length, seed)
+def on_points(length: int, seed: int) -> Inputs:
+    return self_attention(length, seed) | points(length, seed)
 
 
 def linear(length: int, seed: int) -> Inputs:
@@ -533,12 +533,12 @@ class InTwoColumns(embedding.PEG):
 
 
 REROPE, EXTEND = (
-    partial(place5.rerope, window=4),
-    partial(place5.self_extend, window=6, group=3),
+    partial(attentions.rerope, window=4),
+    partial(attentions.self_extend, window=6, group=3),
 )
 AXES = rotary.axial_frequencies((2, 2))
-SINE_CODES = place5.SineSPE(HEADS, WIDTH, sines=2, generator=seeded(3))
-CONV_CODES = place5.ConvSPE(HEADS, WIDTH, kernel_size=4, generator=seeded(3))
+SINE_CODES = attentions.SineSPE(HEADS, WIDTH, sines=2, generator=seeded(3))
+CONV_CODES = attentions.ConvSPE(HEADS, WIDTH, kernel_size=4, generator=seeded(3))
 SINE_NOISE = SINE_CODES.draw(4, generator=seeded(3)).double()
 CONV_NOISE = CONV_CODES.draw(128, 4, generator=seeded(3)).double()
 LATENT: dict[str, Any] = {
@@ -563,7 +563,7 @@ CASES |= {
         },
     ),
     "attention.tree_mask": unrolled(
-        partial(place5.tree_mask, past=2),
+        partial(attentions.tree_mask, past=2),
         lambda t, seed: {"parents": arange(t) // 2 - 1},
     ),
     "positions.tree_positions": unrolled(
@@ -598,7 +598,7 @@ CASES |= {
         lambda t, seed: {"positions": rows(t, seed)},
     ),
     "embedding.sinusoidal_grid": table(
-        partial(embedding.sinusoidal_grid, dim=8), one_place
+        partial(embedding.sinusoidal_grid, dim=8), one_point
     ),
     "embedding.laplacian": table(embedding.laplacian, path_graph, differentiable=False),
     "embedding.laplacian_eigenvectors": table(
@@ -626,7 +626,7 @@ CASES |= {
         graphs=0,
     ),
     "embedding.LearnedGrid": learned(
-        embedding.LearnedGrid((64, 4), 3), one_place, floats=False
+        embedding.LearnedGrid((64, 4), 3), one_point, floats=False
     ),
     "embedding.LearnableFourier": learned(
         embedding.LearnableFourier(WIDTH, axes=2, features=4, hidden=3),
@@ -647,14 +647,14 @@ CASES |= {
             AxialRoPE(AXES)(positions, dtype).cos,
             AxialRoPE(AXES)(positions, dtype).sin,
         ),
-        one_place,
+        one_point,
         target=AxialRoPE(AXES).__call__,
     ),
     "rotary.AxialRoPE, transform": Case(
-        AxialRoPE(AXES).transform, on_places, noise=rotation_noise
+        AxialRoPE(AXES).transform, on_points, noise=rotation_noise
     ),
     "rotary.MixedRoPE": learned(
-        rotary.MixedRoPE(HEADS, WIDTH, generator=seeded(3)), on_places, "transform"
+        rotary.MixedRoPE(HEADS, WIDTH, generator=seeded(3)), on_points, "transform"
     ),
     "rotary.XPos": Case(
         rotary.XPos(inverse_frequencies(WIDTH)).transform,
@@ -722,37 +722,37 @@ CASES |= {
         "expand",
     ),
     # ---- place 3
-    "bias.KerpleLog": learned(place3.KerpleLog(HEADS), pair),
-    "bias.KerplePower": learned(place3.KerplePower(HEADS), pair),
-    "bias.FIRE": learned(place3.FIRE(HEADS, hidden=3, threshold=5.0), shared, graphs=3),
-    "bias.sandwich": table(partial(place3.sandwich, heads=3, dim=8), pair),
-    "bias.WindowBias": learned(place3.WindowBias(HEADS, (64, 2)), places, floats=False),
+    "bias.KerpleLog": learned(biases.KerpleLog(HEADS), pair),
+    "bias.KerplePower": learned(biases.KerplePower(HEADS), pair),
+    "bias.FIRE": learned(biases.FIRE(HEADS, hidden=3, threshold=5.0), shared, graphs=3),
+    "bias.sandwich": table(partial(biases.sandwich, heads=3, dim=8), pair),
+    "bias.WindowBias": learned(biases.WindowBias(HEADS, (64, 2)), points, floats=False),
     "bias.ClsWindowBias": learned(
-        place3.ClsWindowBias(HEADS, (64, 2)), places, floats=False
+        biases.ClsWindowBias(HEADS, (64, 2)), points, floats=False
     ),
-    "bias.IRPEBias": learned(place3.IRPEBias(HEADS), places, floats=False),
+    "bias.IRPEBias": learned(biases.IRPEBias(HEADS), points, floats=False),
     "bias.IRPEContextual": learned(
-        place3.IRPEContextual(WIDTH), on_places, "scores", floats=False
+        biases.IRPEContextual(WIDTH), on_points, "scores", floats=False
     ),
     "bias.DynamicPositionBias": learned(
-        place3.DynamicPositionBias(HEADS, 4), places, count=2**12
+        biases.DynamicPositionBias(HEADS, 4), points, count=2**12
     ),
     "bias.DistanceMLPBias": learned(
-        place3.DistanceMLPBias(HEADS, 4), pair, count=2**12
+        biases.DistanceMLPBias(HEADS, 4), pair, count=2**12
     ),
     "bias.LogCoordinateBias": learned(
-        place3.LogCoordinateBias(HEADS, (64, 2), hidden=3), places
+        biases.LogCoordinateBias(HEADS, (64, 2), hidden=3), points
     ),
-    "bias.window_index": whole(partial(place3.window_index, window=(64, 2)), places),
+    "bias.window_index": whole(partial(biases.window_index, window=(64, 2)), points),
     "bias.cls_window_index": whole(
-        partial(place3.cls_window_index, window=(64, 2)), places
+        partial(biases.cls_window_index, window=(64, 2)), points
     ),
     "bias.irpe_index": whole(
-        place3.irpe_index, lambda t, seed: {"relative_positions": at(t, seed) - 4}
+        biases.irpe_index, lambda t, seed: {"relative_positions": at(t, seed) - 4}
     ),
-    "bias.irpe_rows": whole(place3.irpe_rows, places),
+    "bias.irpe_rows": whole(biases.irpe_rows, points),
     "bias.log_coordinates": content_of(
-        partial(place3.log_coordinates, window=(4, 2)),
+        partial(biases.log_coordinates, window=(4, 2)),
         lambda t, seed: {"offsets": normal(t, 2, seed=seed)},
         count=16,
         result="at least float32",
@@ -886,25 +886,27 @@ CASES |= {
     # ---- place 5 and the other forms of attention
     "attention.rerope": Case(REROPE, shared, mapped=False),
     "attention.leaky_rerope": Case(
-        partial(place5.leaky_rerope, window=4, factor=2), shared, mapped=False
+        partial(attentions.leaky_rerope, window=4, factor=2), shared, mapped=False
     ),
     "attention.self_extend": Case(EXTEND, shared, mapped=False),
     "attention.dual_chunk": Case(
-        partial(place5.dual_chunk, chunk=4, local=1), shared, mapped=False
+        partial(attentions.dual_chunk, chunk=4, local=1), shared, mapped=False
     ),
     "attention.branched_relative": Case(
-        partial(place5.branched_relative, branches=REROPE), shared
+        partial(attentions.branched_relative, branches=REROPE), shared
     ),
     "attention.branched_scores": content_of(
-        partial(place5.branched_scores, rope=ROPE, branches=EXTEND), self_attention
+        partial(attentions.branched_scores, rope=ROPE, branches=EXTEND), self_attention
     ),
-    "attention.lambda_mask": Case(partial(place5.lambda_mask, sinks=1, window=3), pair),
+    "attention.lambda_mask": Case(
+        partial(attentions.lambda_mask, sinks=1, window=3), pair
+    ),
     "attention.evict": Case(
-        partial(place5.evict, sinks=1, window=3),
+        partial(attentions.evict, sinks=1, window=3),
         lambda t, seed: {"positions": at(t, seed)},
     ),
     "attention.rerotate": Case(
-        partial(place5.rerotate, rope=ROPE),
+        partial(attentions.rerotate, rope=ROPE),
         lambda t, seed: {
             "k": normal(2, HEADS, t, WIDTH, seed=seed),
             "positions": at(t, seed),
@@ -913,22 +915,22 @@ CASES |= {
         noise=roundings(64),
     ),
     "attention.llama4_temperature": table(
-        partial(place5.llama4_temperature, floor_scale=4),
+        partial(attentions.llama4_temperature, floor_scale=4),
         lambda t, seed: {"positions": rows(t, seed)},
     ),
     "attention.log_length_temperature": table(
-        partial(place5.log_length_temperature, trained_length=4),
+        partial(attentions.log_length_temperature, trained_length=4),
         lambda t, seed: {"positions": rows(t, seed)},
     ),
     "attention.tempered": content_of(
         partial(
-            place5.tempered,
-            temperature=partial(place5.llama4_temperature, floor_scale=4),
+            attentions.tempered,
+            temperature=partial(attentions.llama4_temperature, floor_scale=4),
         ),
         self_attention,
         count=8,
     ),
-    "attention.SSMax": learned(place5.SSMax(HEADS), self_attention, "transform"),
+    "attention.SSMax": learned(attentions.SSMax(HEADS), self_attention, "transform"),
     "attention.SineSPE": learned(
         SINE_CODES,
         lambda t, seed: self_attention(t, seed) | {"noise": SINE_NOISE},
@@ -959,37 +961,37 @@ CASES |= {
         steps=4,
     ),
     "attention.elu_features": content_of(
-        place5.elu_features,
+        attentions.elu_features,
         lambda t, seed: {"x": normal(2, HEADS, t, WIDTH, seed=seed)},
         count=4,
     ),
     "attention.cosformer_features": content_of(
-        partial(place5.cosformer_features, length=64), heads_of, count=8
+        partial(attentions.cosformer_features, length=64), heads_of, count=8
     ),
     "attention.positive_features": content_of(
-        place5.positive_features,
+        attentions.positive_features,
         lambda t, seed: {
             "x": normal(2, HEADS, t, WIDTH, seed=seed),
             "projection": normal(6, WIDTH, seed=seed + 1),
         },
     ),
     "attention.linear_attention": content_of(
-        partial(place5.linear_attention, transform=ROPE.transform),
+        partial(attentions.linear_attention, transform=ROPE.transform),
         lambda t, seed: linear(t, seed) | shared(t, seed),
     ),
     "attention.causal_linear_attention": content_of(
-        first(partial(place5.causal_linear_attention, transform=ROPE.transform)),
+        first(partial(attentions.causal_linear_attention, transform=ROPE.transform)),
         lambda t, seed: linear(t, seed) | {"positions": at(t, seed)},
-        target=place5.causal_linear_attention,
+        target=attentions.causal_linear_attention,
     ),
     "attention.toeplitz_attention": content_of(
-        partial(place5.toeplitz_attention, causal=True),
+        partial(attentions.toeplitz_attention, causal=True),
         with_bias_vector,
         count=2**14,
         graphs=5,
     ),
     "attention.hankel_attention": content_of(
-        partial(place5.hankel_attention, causal=True, chunk=4),
+        partial(attentions.hankel_attention, causal=True, chunk=4),
         lambda t, seed: (
             with_bias_vector(t, seed) | {"mask": masks(t, seed)["mask"].flip(1)}
         ),
@@ -998,35 +1000,37 @@ CASES |= {
         graphs=5,
     ),
     "attention.retention": content_of(
-        partial(place5.retention, transform=ROPE.transform),
+        partial(attentions.retention, transform=ROPE.transform),
         lambda t, seed: with_decays(t, seed) | shared(t, seed),
         steps=4,
     ),
     "attention.recurrent_retention": content_of(
-        first(partial(place5.recurrent_retention, transform=ROPE.transform)),
+        first(partial(attentions.recurrent_retention, transform=ROPE.transform)),
         lambda t, seed: with_decays(t, seed) | {"positions": at(t, seed)},
-        target=place5.recurrent_retention,
+        target=attentions.recurrent_retention,
         steps=4,
         graphs=5,
     ),
     "attention.fused_attention": content_of(
-        lambda **inputs: place5.fused_attention(**inputs, scheme=schemes.rope(WIDTH)),
+        lambda **inputs: attentions.fused_attention(
+            **inputs, scheme=schemes.rope(WIDTH)
+        ),
         lambda t, seed: linear(t, seed) | shared(t, seed),
         count=2**10,
-        target=place5.fused_attention,
+        target=attentions.fused_attention,
         steps=4,
         kernel=("mps",),
     ),
     "attention.relative_bias_vector": content_of(
-        lambda x: place5.relative_bias_vector(biased, x.shape[-1], device=x.device).to(
-            x.dtype
-        ),
+        lambda x: attentions.relative_bias_vector(
+            biased, x.shape[-1], device=x.device
+        ).to(x.dtype),
         lambda t, seed: {"x": normal(t, seed=seed)},
-        target=place5.relative_bias_vector,
+        target=attentions.relative_bias_vector,
         differentiable=False,
     ),
     "attention.relative_score_mod": content_of(
-        lambda score, bias, q_positions, k_positions: place5.relative_score_mod(
+        lambda score, bias, q_positions, k_positions: attentions.relative_score_mod(
             bias, q_positions=q_positions, k_positions=k_positions, causal=False
         )(score, *torch.zeros(4, 1, dtype=torch.int64, device=score.device)),
         lambda t, seed: (
@@ -1034,9 +1038,9 @@ CASES |= {
             | shared(t, 0)
         ),
         floats=False,
-        target=place5.relative_score_mod,
+        target=attentions.relative_score_mod,
     ),
-    "attention.chunk_mask": Case(partial(place5.chunk_mask, chunk=3), pair),
+    "attention.chunk_mask": Case(partial(attentions.chunk_mask, chunk=3), pair),
 }
 
 ROWS = [grid((2, 1)), grid((3, 1))]
@@ -1102,10 +1106,10 @@ CONSTANTS |= {
     "embedding.gaussian_matrix": lambda: embedding.gaussian_matrix(
         3, 2, std=1.0, generator=seeded(3)
     ),
-    "attention.orthogonal_projection": lambda: place5.orthogonal_projection(
+    "attention.orthogonal_projection": lambda: attentions.orthogonal_projection(
         6, 4, generator=seeded(3)
     ),
-    "attention.retention_decays": lambda: place5.retention_decays(4),
+    "attention.retention_decays": lambda: attentions.retention_decays(4),
     "multimodal_positions.place_rows": lambda: multimodal_positions.place_rows(
         ROWS, PADDED
     ),

@@ -100,7 +100,7 @@ PROJECTIONS = [
 
 
 def layer(
-    at: PositionScheme,
+    position_scheme: PositionScheme,
     x: Tensor,
     positions: Tensor,
     *,
@@ -111,22 +111,25 @@ def layer(
 
     Embedding, projections, attention.
 
-    It uses every place that a scheme can fill, so that sinusoids and rotations are
+    It uses every field of a scheme, so that sinusoids and rotations are
     tested by the same line. `queries` are the tokens that ask; all are keys. The
     projections are fixed, so equal tokens have equal queries. A scheme that reads
     hidden states gets the tokens.
     """
-    x = x if at.embedding is None else x + at.embedding(positions)
+    if position_scheme.embedding is not None:
+        x = x + position_scheme.embedding(positions)
     q, k, v = (
         x[:, None] @ weight.to(x.dtype) for weight in PROJECTIONS
     )  # (B, H, T, D)
     how = {
         "q_positions": positions[..., queries],
         "k_positions": positions,
-        "scheme": at,
+        "scheme": position_scheme,
         "mask": mask,
     }
-    return attention(q[:, :, queries], k, v, **how, **hidden(at, x, queries))
+    return attention(
+        q[:, :, queries], k, v, **how, **hidden(position_scheme, x, queries)
+    )
 
 
 def hidden(
@@ -141,14 +144,14 @@ def hidden(
 
 
 def modules_of(part: Any) -> list[nn.Module]:
-    """The modules that learn behind a scheme or a place of one, each once.
+    """The modules that learn behind a scheme or a field of one, each once.
 
     Bound methods, partials and closures.
     """
     if isinstance(part, nn.Module):
         return [part]
     if isinstance(part, PositionScheme):
-        inside = [getattr(part, place) for place in part.places]
+        inside = [getattr(part, field) for field in part.places]
     elif isinstance(part, partial):
         inside = [part.func, *part.args, *part.keywords.values()]
     elif inspect.ismethod(part):
@@ -268,13 +271,13 @@ def item(x: Tensor, index: Any) -> Tensor:
     if (
         sum(isinstance(part, Tensor) for part in index) > 1
     ):  # several index tensors select together
-        places = [
+        indices = [
             None if part == slice(None) else part
             for part in index
             if part is not Ellipsis
         ]
         return torch.ops.aten.index(
-            x, [None] * (x.dim() - len(places)) * (index[0] is Ellipsis) + places
+            x, [None] * (x.dim() - len(indices)) * (index[0] is Ellipsis) + indices
         )
     for part in index:
         if part is Ellipsis:

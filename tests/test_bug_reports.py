@@ -85,9 +85,12 @@ class Holder(nn.Module):
 
 
 def test_bug_01_rope_layout() -> None:
-    x, at = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64), torch.tensor([1])
+    x, positions = (
+        torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64),
+        torch.tensor([1]),
+    )
     half, paper = (
-        RoPE(inverse_frequencies(4), layout=name)(at, torch.float64)
+        RoPE(inverse_frequencies(4), layout=name)(positions, torch.float64)
         for name in ("half", "interleaved")
     )
     assert printed(half(x)[0], [-1.984111, 1.959901, 2.462378, 4.019800])
@@ -105,14 +108,14 @@ def test_bug_01_rope_layout() -> None:
 def test_bug_01_layouts_agree_through_the_permutation(
     pairs: int, rest: int, length: int, start: int
 ) -> None:
-    x, at = normal(2, 3, length, 2 * pairs + rest), arange(length, offset=start)
+    x, positions = normal(2, 3, length, 2 * pairs + rest), arange(length, offset=start)
     order = [
         *range(0, 2 * pairs, 2),
         *range(1, 2 * pairs, 2),
         *range(2 * pairs, 2 * pairs + rest),
     ]
     half, paper = (
-        RoPE(inverse_frequencies(2 * pairs), layout=name)(at)
+        RoPE(inverse_frequencies(2 * pairs), layout=name)(positions)
         for name in ("half", "interleaved")
     )
     assert same_but_for_rounding(half(x[..., order]), paper(x)[..., order])
@@ -135,7 +138,7 @@ def test_bug_01_layouts_agree_through_the_permutation(
 def test_bug_01_a_converted_checkpoint_gives_the_same_scores(
     heads: int, pairs: int, rest: int, bias: bool
 ) -> None:
-    width, at, x = 2 * pairs + rest, arange(5), normal(1, 5, 6)
+    width, positions, x = 2 * pairs + rest, arange(5), normal(1, 5, 6)
     frequencies = inverse_frequencies(2 * pairs)
     weights = [normal(heads * width, 6, seed=seed) for seed in (1, 2)]
     biases = [normal(heads * width, seed=seed) * bias for seed in (3, 4)]
@@ -145,7 +148,7 @@ def test_bug_01_a_converted_checkpoint_gives_the_same_scores(
             (x @ w.T + b).unflatten(-1, (heads, width)).transpose(1, 2)
             for w, b in zip(weights, biases, strict=True)
         )
-        q, k = RoPE(frequencies, layout=layout).transform(q, k, at, at)
+        q, k = RoPE(frequencies, layout=layout).transform(q, k, positions, positions)
         return q @ k.mT
 
     def convert(weight: Tensor) -> Tensor:
@@ -248,10 +251,14 @@ def test_bug_11_decoding_equals_the_uncached_run(
     scheme: PositionScheme, cached: int, new: int, start: int
 ) -> None:
     length = cached + new
-    x, at = normal(2, length, WIDTH), arange(length, offset=start)
-    whole = layer(scheme, x, at, mask=causal(at, at))
+    x, positions = normal(2, length, WIDTH), arange(length, offset=start)
+    whole = layer(scheme, x, positions, mask=causal(positions, positions))
     step = layer(
-        scheme, x, at, queries=slice(cached, None), mask=causal(at[cached:], at)
+        scheme,
+        x,
+        positions,
+        queries=slice(cached, None),
+        mask=causal(positions[cached:], positions),
     )
     assert max_error(step, whole[:, :, cached:]) <= tolerance(whole)
 
@@ -292,9 +299,9 @@ def test_bug_13_a_padded_row_equals_the_row_alone(
 
 def test_bug_15_alibi_under_padding() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1]])
-    at, slope = from_mask(mask), torch.tensor([0.5])
-    assert at.tolist() == [[0, 0, 0, 1, 2]]
-    bias = alibi(at, at, slope)[0, 0, 2:, 2:]
+    positions, slope = from_mask(mask), torch.tensor([0.5])
+    assert positions.tolist() == [[0, 0, 0, 1, 2]]
+    bias = alibi(positions, positions, slope)[0, 0, 2:, 2:]
     assert torch.equal(
         bias.tril(), torch.tensor([[0, 0, 0], [-0.5, 0, 0], [-1, -0.5, 0]])
     )
@@ -306,13 +313,13 @@ def test_bug_15_softmax_of_the_padded_row_is_that_of_the_row(
     left: int, length: int, heads: int
 ) -> None:
     mask = (torch.arange(left + length) >= left)[None]
-    at, alone = from_mask(mask), arange(length)
-    allowed = causal(at, at) & key_padding_mask(mask)
+    positions, alone = from_mask(mask), arange(length)
+    allowed = causal(positions, positions) & key_padding_mask(mask)
     weights = attention_weights(
         torch.zeros(1, heads, left + length, 2),
         torch.zeros(1, heads, left + length, 2),
-        q_positions=at,
-        k_positions=at,
+        q_positions=positions,
+        k_positions=positions,
         scheme=schemes.alibi(heads),
         mask=allowed,
     )
@@ -328,7 +335,7 @@ def test_bug_15_softmax_of_the_padded_row_is_that_of_the_row(
         <= torch.finfo(torch.float32).eps
     )
     # Bloom's form, +s·n for key n counted without padding, gives the same weights.
-    keys = alibi_slopes(heads).float()[:, None, None] * at[0, left:]
+    keys = alibi_slopes(heads).float()[:, None, None] * positions[0, left:]
     bloom = (
         keys.expand(heads, length, length)
         .masked_fill(~causal(alone, alone), -torch.inf)
@@ -351,13 +358,16 @@ def test_bug_16_packing() -> None:
 def test_bug_16_packed_documents_equal_the_documents_alone(
     scheme: PositionScheme, lengths: list[int]
 ) -> None:
-    x, at, numbers = (
+    x, positions, numbers = (
         normal(1, sum(lengths), WIDTH),
         packed(lengths),
         segment_ids(lengths),
     )
     together = layer(
-        scheme, x, at, mask=causal(at, at) & same_segment(numbers, numbers)
+        scheme,
+        x,
+        positions,
+        mask=causal(positions, positions) & same_segment(numbers, numbers),
     )
     alone = [
         layer(
@@ -372,34 +382,34 @@ def test_bug_16_packed_documents_equal_the_documents_alone(
 
 
 def test_bug_18_low_precision_positions() -> None:
-    at = torch.tensor([15962])
-    cos, _ = cos_sin(at, inverse_frequencies(8), dtype=torch.float64)
+    positions = torch.tensor([15962])
+    cos, _ = cos_sin(positions, inverse_frequencies(8), dtype=torch.float64)
     assert printed(cos[:, 0], [-0.908016])
-    assert cos_sin(at, inverse_frequencies(8), dtype=torch.bfloat16)[0][0, 0] == cos[
+    assert cos_sin(positions, inverse_frequencies(8), dtype=torch.bfloat16)[0][
         0, 0
-    ].to(torch.bfloat16)
+    ] == cos[0, 0].to(torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("table", ["rope", "sinusoidal", "tensor2tensor"])
 def test_bug_18_tables_are_rounded_once(dtype: torch.dtype, table: str) -> None:
     make = {
-        "rope": lambda at, dtype: torch.cat(
-            cos_sin(at, inverse_frequencies(64), dtype=dtype), -1
+        "rope": lambda positions, dtype: torch.cat(
+            cos_sin(positions, inverse_frequencies(64), dtype=dtype), -1
         ),
-        "sinusoidal": lambda at, dtype: sinusoidal(at, 64, dtype=dtype),
-        "tensor2tensor": lambda at, dtype: sinusoidal_tensor2tensor(
-            at, 64, dtype=dtype
+        "sinusoidal": lambda positions, dtype: sinusoidal(positions, 64, dtype=dtype),
+        "tensor2tensor": lambda positions, dtype: sinusoidal_tensor2tensor(
+            positions, 64, dtype=dtype
         ),
     }[table]
-    at = torch.cat((torch.arange(8192), torch.tensor([131_072, 999_999, 10**7])))
-    exact = make(at, torch.float64)
+    positions = torch.cat((torch.arange(8192), torch.tensor([131_072, 999_999, 10**7])))
+    exact = make(positions, torch.float64)
     # PyTorch casts float64 to 16 bits by way of float32.
-    assert max_error(make(at, dtype), exact) <= half_ulp(dtype) + half_ulp(
+    assert max_error(make(positions, dtype), exact) <= half_ulp(dtype) + half_ulp(
         torch.float32
     ) * (dtype in SIXTEEN_BITS)
-    assert torch.unique(make(at, torch.float32), dim=0).shape[0] == len(
-        at
+    assert torch.unique(make(positions, torch.float32), dim=0).shape[0] == len(
+        positions
     )  # no two positions share a row
 
 
@@ -417,16 +427,16 @@ def test_bug_18_sixteen_bit_positions_are_refused(dtype: torch.dtype) -> None:
 def test_bug_18_the_rotation_does_not_depend_on_the_input_dtype(
     dtype: torch.dtype, layout: str, start: int
 ) -> None:
-    x, rope, at = (
+    x, rope, positions = (
         normal(1, 1, 8, 64, dtype=dtype),
         RoPE(inverse_frequencies(64), layout=layout),
         arange(8, offset=start),
     )
-    exact = rope(at, torch.float64)(x.double())
+    exact = rope(positions, torch.float64)(x.double())
     # The table, two products and a sum, in float32: four roundings of at most |a| +
     # |b|.
     assert rounds_to(
-        rope(at)(x),
+        rope(positions)(x),
         exact,
         4 * torch.finfo(torch.float32).eps / 2 * 2 * float(x.abs().max()),
     )
@@ -442,12 +452,12 @@ CASTS = {
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
 def test_bug_20_buffer_cast(cast: Callable[[Holder], Holder]) -> None:
-    at, fresh = torch.tensor([4096]), Holder()
+    positions, fresh = torch.tensor([4096]), Holder()
     model = cast(Holder())
     assert printed(model.rope.frequencies[1:2] * 4096, [3546.98987], digits=5)
-    assert printed(model.rope(at).cos[0, 1:2], [-0.991332])
-    assert torch.equal(model.rope(at).cos, fresh.rope(at).cos)
-    assert torch.equal(model.rope(at).sin, fresh.rope(at).sin)
+    assert printed(model.rope(positions).cos[0, 1:2], [-0.991332])
+    assert torch.equal(model.rope(positions).cos, fresh.rope(positions).cos)
+    assert torch.equal(model.rope(positions).sin, fresh.rope(positions).sin)
 
 
 @pytest.mark.parametrize(
@@ -551,9 +561,11 @@ def test_bug_39_bias_under_cache() -> None:
 def test_bug_39_a_cached_bias_is_the_last_rows_of_the_whole(
     name: str, cached: int, new: int, start: int
 ) -> None:
-    at, bias = arange(cached + new, offset=start), SCHEMES[name].bias
+    positions, bias = arange(cached + new, offset=start), SCHEMES[name].bias
     assert bias is not None
-    assert torch.equal(bias(at[cached:], at), bias(at, at)[..., cached:, :])
+    assert torch.equal(
+        bias(positions[cached:], positions), bias(positions, positions)[..., cached:, :]
+    )
 
 
 @given(d=st.integers(1, 128), b=st.floats(-3, 3))
@@ -679,11 +691,15 @@ def test_bug_49_rows_without_a_key_are_zero_and_have_a_gradient(
     real = torch.tensor(
         [[False, False, True, True, True], [False] * 5]
     )  # left padding, and a row of nothing else
-    at = from_mask(real)
-    mask = causal(at, at) & key_padding_mask(real) & real[:, None, :, None]
-    out = attention(q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=mask)
+    positions = from_mask(real)
+    mask = (
+        causal(positions, positions) & key_padding_mask(real) & real[:, None, :, None]
+    )
+    out = attention(
+        q, k, v, q_positions=positions, k_positions=positions, scheme=scheme, mask=mask
+    )
     weights = attention_weights(
-        q, k, q_positions=at, k_positions=at, scheme=scheme, mask=mask
+        q, k, q_positions=positions, k_positions=positions, scheme=scheme, mask=mask
     )
     assert bool((out[0, :, :2] == 0).all())
     assert bool((out[1] == 0).all())
@@ -698,15 +714,15 @@ def test_bug_49_rows_without_a_key_are_zero_and_have_a_gradient(
 
 @pytest.mark.parametrize(("queries", "expected"), [(1, [2.0]), (2, [1.5, 2.0])])
 def test_bug_51_causal_alignment(queries: int, expected: list[float]) -> None:
-    at, v = arange(5), torch.arange(5.0)[None, None, :, None]
-    mask = causal(at[-queries:], at)
+    positions, v = arange(5), torch.arange(5.0)[None, None, :, None]
+    mask = causal(positions[-queries:], positions)
     zeros = torch.zeros(1, 1, 5, 2)
     out = attention(
         zeros[:, :, :queries],
         zeros,
         v,
-        q_positions=at[-queries:],
-        k_positions=at,
+        q_positions=positions[-queries:],
+        k_positions=positions,
         mask=mask,
     )
     assert out.flatten().tolist() == expected
@@ -716,8 +732,8 @@ def test_bug_51_causal_alignment(queries: int, expected: list[float]) -> None:
 def test_bug_51_the_last_query_sees_every_key(
     q_len: int, cached: int, start: int
 ) -> None:
-    at = arange(cached + q_len, offset=start)
-    mask = causal(at[cached:], at)
+    positions = arange(cached + q_len, offset=start)
+    mask = causal(positions[cached:], positions)
     assert torch.equal(mask, torch.ones(q_len, cached + q_len).tril(cached).bool())
     assert bool(mask[-1].all())
 
@@ -739,11 +755,11 @@ def test_bug_53_every_dimension_has_a_sinusoid(d: int, m: float, base: float) ->
     angles = [m * base ** (-2 * i / d) for i in range((d + 1) // 2)]
     cells = [f(angle) for angle in angles for f in (math.sin, math.cos)][:d]
     sines, cosines = cells[::2], cells[1::2]
-    at, unit = position(m), 4 * EPS * (1 + abs(m))
-    paper = sinusoidal(at, d, base, dtype=torch.float64)[0]
-    concatenated = sinusoidal(at, d, base, layout="concatenated", dtype=torch.float64)[
-        0
-    ]
+    positions, unit = position(m), 4 * EPS * (1 + abs(m))
+    paper = sinusoidal(positions, d, base, dtype=torch.float64)[0]
+    concatenated = sinusoidal(
+        positions, d, base, layout="concatenated", dtype=torch.float64
+    )[0]
     assert max_error(paper, torch.tensor(cells, dtype=torch.float64)) <= unit
     assert (
         max_error(concatenated, torch.tensor(sines + cosines, dtype=torch.float64))
@@ -807,17 +823,17 @@ def test_bug_57_learned_index() -> None:
 def test_bug_57_a_position_past_the_table_is_named(
     rows: int, start: int, length: int, batched: bool
 ) -> None:
-    table, at = LearnedEmbedding(rows, 3), arange(length, offset=start)
-    at = torch.stack((at, at)) if batched else at
+    table, positions = LearnedEmbedding(rows, 3), arange(length, offset=start)
+    positions = torch.stack((positions, positions)) if batched else positions
     if start + length <= rows:
-        assert torch.equal(table(at), table.table[at])
+        assert torch.equal(table(positions), table.table[positions])
     else:
         with pytest.raises(
             ValueError, match=rf"{rows} rows\), got {start} … {start + length - 1}"
         ):
-            table(at)
+            table(positions)
     with pytest.raises(ValueError, match="got -1 …"):
-        table(at - start - 1)
+        table(positions - start - 1)
 
 
 def test_bug_59_learned_offset() -> None:
@@ -879,44 +895,59 @@ def test_bug_77_eviction() -> None:
 def test_bug_77_a_rotated_key_can_be_moved(
     old: list[int], shift: int, layout: str
 ) -> None:
-    at, rope = torch.tensor(old), RoPE(inverse_frequencies(8), layout=layout)
+    positions, rope = torch.tensor(old), RoPE(inverse_frequencies(8), layout=layout)
     k = normal(len(old), 8)
-    moved = rope(torch.full_like(at, shift), torch.float64)(rope(at, torch.float64)(k))
-    furthest = 1 + int((at.abs() + abs(shift)).max())
+    moved = rope(torch.full_like(positions, shift), torch.float64)(
+        rope(positions, torch.float64)(k)
+    )
+    furthest = 1 + int((positions.abs() + abs(shift)).max())
     assert max_error(
-        moved, rope(at + shift, torch.float64)(k)
+        moved, rope(positions + shift, torch.float64)(k)
     ) <= 8 * EPS * furthest * float(k.abs().max())
 
 
 @every_scheme
 def test_bug_79_device(scheme: PositionScheme) -> None:
-    x, at = normal(2, 5, WIDTH, dtype=torch.float32), arange(5)
+    x, positions = normal(2, 5, WIDTH, dtype=torch.float32), arange(5)
     model = [
         part for part in (scheme.embedding, scheme.bias) if isinstance(part, nn.Module)
     ]
-    before = layer(scheme, x, at)
+    before = layer(scheme, x, positions)
     if not model:  # learned tables live on one device, which is their owner's business
         q = x[:, None].expand(2, HEADS, 5, WIDTH).to("meta")
         out = attention(
-            q, q, q, q_positions=at.to("meta"), k_positions=at.to("meta"), scheme=scheme
+            q,
+            q,
+            q,
+            q_positions=positions.to("meta"),
+            k_positions=positions.to("meta"),
+            scheme=scheme,
         )
         assert out.device.type == "meta"
         if scheme.embedding is not None:
-            assert scheme.embedding(at.to("meta")).device.type == "meta"
+            assert scheme.embedding(positions.to("meta")).device.type == "meta"
     assert torch.equal(
-        layer(scheme, x, at), before
+        layer(scheme, x, positions), before
     )  # and back: nothing was left on the other device
 
 
 @every_scheme
 def test_bug_79_nothing_is_made_on_the_default_device(scheme: PositionScheme) -> None:
-    x, at = normal(2, 5, WIDTH, dtype=torch.float32), arange(5)
+    x, positions = normal(2, 5, WIDTH, dtype=torch.float32), arange(5)
     q = x[:, None].expand(2, HEADS, 5, WIDTH)
     with torch.device("meta"):
         out = attention(
-            q, q, q, q_positions=at, k_positions=at, scheme=scheme, mask=causal(at, at)
+            q,
+            q,
+            q,
+            q_positions=positions,
+            k_positions=positions,
+            scheme=scheme,
+            mask=causal(positions, positions),
         )
-        embedding = at if scheme.embedding is None else scheme.embedding(at)
+        embedding = (
+            positions if scheme.embedding is None else scheme.embedding(positions)
+        )
     assert out.device.type == embedding.device.type == "cpu"
 
 
@@ -932,7 +963,9 @@ def test_bug_81_compile(name: str) -> None:
         for length in LENGTHS
     ]
     compiled = compilations(
-        lambda x, at: layer(scheme, x, at, mask=causal(at, at)),
+        lambda x, positions: layer(
+            scheme, x, positions, mask=causal(positions, positions)
+        ),
         inputs,
         rotates="RoPE" in name,
     )

@@ -382,8 +382,8 @@ ARGUMENTS: dict[
             "scale": (1.0, [value for value in NUMBER if value[0] is not None]),
         }
         | {
-            place: (None, CALLABLE)
-            for place in ("embedding", "transform", "bias", "scores", "values", "mask")
+            field: (None, CALLABLE)
+            for field in ("embedding", "transform", "bias", "scores", "values", "mask")
         },
     ),
     "scheme.sinusoidal": (

@@ -240,9 +240,9 @@ def test_axes_are_moved_one_by_one() -> None:
     No axis is a view of another, or of what was given.
     """
     text = arange(3)
-    at = equal_axes(text)
-    at[:, 1] += 10
-    assert torch.equal(at, torch.tensor([[0, 10, 0], [1, 11, 1], [2, 12, 2]]))
+    positions = equal_axes(text)
+    positions[:, 1] += 10
+    assert torch.equal(positions, torch.tensor([[0, 10, 0], [1, 11, 1], [2, 12, 2]]))
     assert torch.equal(text, arange(3))
     following = next_positions(mrope_positions([3]), 3)
     following[:, 1] += 10
@@ -250,9 +250,12 @@ def test_axes_are_moved_one_by_one() -> None:
 
 
 def test_nothing_follows_a_row_of_padding() -> None:
-    at, mask = torch.tensor([[[5, 5, 5]], [[9, 9, 9]]]), torch.tensor([[True], [False]])
+    positions, mask = (
+        torch.tensor([[[5, 5, 5]], [[9, 9, 9]]]),
+        torch.tensor([[True], [False]]),
+    )
     with pytest.raises(ValueError, match="mask must have a token in every row"):
-        next_positions(at, mask=mask)
+        next_positions(positions, mask=mask)
 
 
 def test_decoding_a_batch() -> None:
@@ -282,9 +285,9 @@ def test_a_padded_row_is_as_the_row_alone(left: bool) -> None:
 
 
 def weighted(
-    rope: AxialRoPE, q: Tensor, k: Tensor, v: Tensor, at: Tensor, mask: Tensor
+    rope: AxialRoPE, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor
 ) -> Tensor:
-    q, k = rope.transform(q, k, at, at)
+    q, k = rope.transform(q, k, positions, positions)
     count = arange(q.shape[2])
     allowed = causal(count, count) & key_padding_mask(mask)
     return attention(q, k, v, q_positions=count, k_positions=count, mask=allowed)

@@ -29,7 +29,7 @@ ORACLES = Path(__file__).parent / "oracles"
 Fields = dict[str, Tensor]
 
 
-# ---- place 1: sinusoids and learned tables
+# ---- embedding: sinusoids and learned tables
 
 
 def without_row(embedding: Tensor, positions: Tensor, row: int) -> Tensor:
@@ -144,7 +144,7 @@ def position_ids_roberta(p: dict[str, Any], x: dict[str, Any]) -> Fields:
     }
 
 
-# ---- place 3: T5 and ALiBi
+# ---- bias: T5 and ALiBi
 
 
 def t5_buckets(p: dict[str, Any], x: dict[str, Any]) -> Fields:
@@ -209,12 +209,12 @@ def alibi_bias_mpt(p: dict[str, Any], x: dict[str, Any]) -> Fields:
 
 
 def alibi_bias_neox_causal(p: dict[str, Any], x: dict[str, Any]) -> Fields:
-    at, heads = arange(p["seq_len"]), alibi_slopes(p["num_heads"])
+    positions, heads = arange(p["seq_len"]), alibi_slopes(p["num_heads"])
     return {
         "bias": alibi(
-            at, at, heads
+            positions, positions, heads
         ).tril(),  # the peer leaves zeros where its causal mask falls
-        "bias_single_query": alibi(at[-1:], at, heads),
+        "bias_single_query": alibi(positions[-1:], positions, heads),
     }
 
 
@@ -224,7 +224,7 @@ def alibi_bias_xtransformers_symmetric(p: dict[str, Any], x: dict[str, Any]) -> 
     return {"bias": alibi(queries, arange(p["j"]), alibi_slopes(p["heads"]))[0]}
 
 
-# ---- place 2: RoPE
+# ---- transform: RoPE
 
 
 def rotated(

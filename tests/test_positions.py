@@ -95,24 +95,29 @@ def test_a_finer_grid_of_the_same_image_has_the_same_extent() -> None:
 
 
 def test_jitter_is_the_released_order_of_steps() -> None:
-    at = centred_grid((2, 3))
-    assert torch.equal(jittered(at), at)
+    positions = centred_grid((2, 3))
+    assert torch.equal(jittered(positions), positions)
     draw = seeded(4)
     u = [2 * torch.rand(n, dtype=torch.float64, generator=draw) - 1 for n in (2, 2, 1)]
     expected = (
-        (at + 0.3 * u[0]) * (math.log(1.5) * u[1]).exp() * (math.log(2) * u[2]).exp()
+        (positions + 0.3 * u[0])
+        * (math.log(1.5) * u[1]).exp()
+        * (math.log(2) * u[2]).exp()
     )
     torch.testing.assert_close(
-        jittered(at, shift=0.3, jitter=1.5, rescale=2.0, generator=seeded(4)), expected
+        jittered(positions, shift=0.3, jitter=1.5, rescale=2.0, generator=seeded(4)),
+        expected,
     )
-    only = jittered(at, rescale=2.0, generator=seeded(5)) / at
-    torch.testing.assert_close(only[at != 0], only[0, 0].expand_as(only[at != 0]))
+    only = jittered(positions, rescale=2.0, generator=seeded(5)) / positions
+    torch.testing.assert_close(
+        only[positions != 0], only[0, 0].expand_as(only[positions != 0])
+    )
     assert 0.5 <= float(only[0, 0]) <= 2
     for seed in range(20):
-        moved = jittered(at, shift=0.25, generator=seeded(seed)) - at
+        moved = jittered(positions, shift=0.25, generator=seeded(seed)) - positions
         assert float(moved.abs().max()) <= 0.25
         assert float((moved - moved[0]).abs().max()) < 1e-15
-    assert jittered(at.float(), shift=0.1).dtype == torch.float32
+    assert jittered(positions.float(), shift=0.1).dtype == torch.float32
 
 
 # ---- positions for length generalisation
@@ -176,10 +181,10 @@ def test_coupled_addition_gives_a_place_value_one_position() -> None:
     ]
     a, b, total = "653", "049", "2070"[::-1]
     text = f"{a}+{b}={total}"
-    places: dict[int, list[str]] = {}
+    by_position: dict[int, list[str]] = {}
     for character, p in zip(text, coupled_addition(3, 3, 4).tolist(), strict=True):
-        places.setdefault(p, []).append(character)
-    assert places == {
+        by_position.setdefault(p, []).append(character)
+    assert by_position == {
         1: ["+", "="],
         2: ["3", "9", "0"],
         3: ["5", "4", "7"],
@@ -217,9 +222,9 @@ def test_tree_brute_force(draws: list[int]) -> None:
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33])
 def test_a_chain_is_a_causal_sequence(length: int) -> None:
     parents = torch.arange(length) - 1
-    at = arange(length)
-    assert torch.equal(tree_positions(parents), at)
-    assert torch.equal(tree_mask(parents), causal(at, at))
+    positions = arange(length)
+    assert torch.equal(tree_positions(parents), positions)
+    assert torch.equal(tree_mask(parents), causal(positions, positions))
 
 
 def test_every_path_is_scored_as_if_alone() -> None:
@@ -227,13 +232,13 @@ def test_every_path_is_scored_as_if_alone() -> None:
     total = past + len(parents)
     scheme = PositionScheme("RoPE", transform=RoPE(inverse_frequencies(8)).transform)
     q, k, v = (normal(1, 2, total, 8, seed=s) for s in range(3))
-    at = torch.cat((arange(past), tree_positions(parents, first=past)))
+    positions = torch.cat((arange(past), tree_positions(parents, first=past)))
     together = attention(
         q[:, :, past:],
         k,
         v,
-        q_positions=at[past:],
-        k_positions=at,
+        q_positions=positions[past:],
+        k_positions=positions,
         scheme=scheme,
         mask=tree_mask(parents, past=past),
     )

@@ -303,12 +303,12 @@ def test_property(
         length = max(
             length, 4
         )  # of two tokens the one is as far from the other as the other from the one
-    x, at, scheme = (
+    x, positions, scheme = (
         normal(1, length, WIDTH, seed=seed),
         arange(length, offset=start),
         SCHEMES[name],
     )
-    error = measure(scheme, x, at, shift)
+    error = measure(scheme, x, positions, shift)
     if name not in fails:
         assert error <= bound(x, start, shift)
     else:
@@ -352,7 +352,7 @@ def test_reasons_are_about_schemes_that_are_there() -> None:
     "name", [name for name, scheme in every_scheme().items() if modules_of(scheme)]
 )
 def test_gradients_of_what_is_learned(name: str) -> None:
-    scheme, x, at = (
+    scheme, x, positions = (
         every_scheme()[name],
         normal(1, 5, WIDTH).requires_grad_(),
         arange(5),
@@ -362,7 +362,9 @@ def test_gradients_of_what_is_learned(name: str) -> None:
 
     def run(x: Tensor, *parameters: Tensor) -> Tensor:
         state = dict(zip(names, parameters, strict=True))
-        return functional_call(model, state, (x, at, causal(at, at)))
+        return functional_call(
+            model, state, (x, positions, causal(positions, positions))
+        )
 
     # Other tests use the same modules, so the parameters in float64 are copies.
     values = [
@@ -391,15 +393,17 @@ class Layer(nn.Module):
 
 @given(length=st.integers(3, 9), seed=seeds)
 def test_a_causal_mask_alone_tells_the_order(length: int, seed: int) -> None:
-    x, at = normal(1, length, WIDTH, seed=seed), arange(length)
+    x, positions = normal(1, length, WIDTH, seed=seed), arange(length)
 
     def blind(mask: Tensor | None) -> float:
         return properties.equivariance_error(
-            lambda x: layer(NOPE, x[:, 0], at, mask=mask), x[:, None], at.flip(0)
+            lambda x: layer(NOPE, x[:, 0], positions, mask=mask),
+            x[:, None],
+            positions.flip(0),
         )
 
     assert blind(None) <= tolerance(x)
-    assert blind(causal(at, at)) > 1e-6
+    assert blind(causal(positions, positions)) > 1e-6
 
 
 # ---- a loop for each equation
@@ -617,14 +621,16 @@ def test_probes_of_functions_and_matrices() -> None:
     assert properties.toeplitz_error(diagonals) == 0
     diagonals[2, 1] += 0.5
     assert properties.toeplitz_error(diagonals) == 0.5
-    at = arange(5)
+    positions = arange(5)
     assert (
         properties.norm_error(
             Rotation(torch.ones(5, 1), torch.ones(5, 1)), torch.ones(5, 2)
         )
         > 0.5
     )
-    assert properties.group_error(HALF, normal(5, WIDTH), at, at) <= 64 * EPS
+    assert (
+        properties.group_error(HALF, normal(5, WIDTH), positions, positions) <= 64 * EPS
+    )
     assert max_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.5
     assert math.isnan(max_error(torch.tensor([1.0, math.nan]), torch.ones(2)))
 

@@ -40,24 +40,33 @@ AT = {"q_positions": arange(5), "k_positions": arange(5)}
 
 
 def test_named_schemes_hand_on_their_arguments() -> None:
-    at, q = arange(5), QKV[0]
+    positions, q = arange(5), QKV[0]
     draw = partial(seeded, 3)
     embed = schemes.sinusoidal(9, 50.0, layout="concatenated").embedding
-    assert torch.equal(embed(at), sinusoidal(at, 9, 50.0, layout="concatenated"))
+    assert torch.equal(
+        embed(positions), sinusoidal(positions, 9, 50.0, layout="concatenated")
+    )
     table = schemes.learned(7, 3, generator=draw()).embedding
     assert torch.equal(table.table, LearnedEmbedding(7, 3, generator=draw()).table)
     rotated = schemes.rope(WIDTH, 50.0, layout="half", rotary_dim=6).transform(
-        q, q, at, at
+        q, q, positions, positions
     )
-    expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(q, q, at, at)
+    expected = RoPE(inverse_frequencies(6, 50.0), layout="half").transform(
+        q, q, positions, positions
+    )
     assert all(map(torch.equal, rotated, expected))
-    assert torch.equal(schemes.alibi(6).bias(at, at), alibi(at, at, alibi_slopes(6)))
+    assert torch.equal(
+        schemes.alibi(6).bias(positions, positions),
+        alibi(positions, positions, alibi_slopes(6)),
+    )
     sizes = {"bidirectional": True, "std": 0.3, "num_buckets": 8, "max_distance": 20}
     learned, same = (
         schemes.t5(3, **sizes, generator=draw()),
         T5Bias(3, **sizes, generator=draw()),
     )
-    assert torch.equal(learned.bias(at, 4 * at), same(at, 4 * at))
+    assert torch.equal(
+        learned.bias(positions, 4 * positions), same(positions, 4 * positions)
+    )
 
 
 @pytest.mark.parametrize("std", [0.02, 1.0])

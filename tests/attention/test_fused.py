@@ -179,9 +179,9 @@ def test_own_masks_are_aligned_by_position_and_not_by_index() -> None:
     one = q[:, :, 5:]
     wrong = nn.functional.scaled_dot_product_attention(one, k, v, is_causal=True)
     assert max_error(wrong, v[:, :, :1]) < rounding(v)
-    at, keys = arange(1, offset=5), arange(6)
+    positions, keys = arange(1, offset=5), arange(6)
     right = fused_attention(
-        one, k, v, q_positions=at, k_positions=keys, mask=causal(at, keys)
+        one, k, v, q_positions=positions, k_positions=keys, mask=causal(positions, keys)
     )
     assert max_error(
         right, nn.functional.scaled_dot_product_attention(one, k, v)
@@ -259,13 +259,16 @@ def test_chunks_of_fused_attention_make_no_square() -> None:
     sizes = {}
     for length, chunk in ((256, 4), (256, None)):
         inputs = [normal(1, 1, length, 4, seed=seed).float() for seed in range(3)]
-        at: dict[str, Any] = {
+        positions: dict[str, Any] = {
             "q_positions": arange(length),
             "k_positions": arange(length),
             "chunk": chunk,
         }
         sizes[chunk] = both_ways(
-            lambda *x, at=at: fused_attention(*x, scheme=scheme, **at), *inputs
+            lambda *x, positions=positions: fused_attention(
+                *x, scheme=scheme, **positions
+            ),
+            *inputs,
         )
     assert sizes[4] <= 2 * 4 * 256, (
         "the two channels of FIRE's network for four queries"
@@ -277,7 +280,7 @@ def test_chunks_of_fused_attention_make_no_square() -> None:
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x, to=numbers: to.append(x.numel()) or x, lambda x: x
         ):
-            fused_attention(*inputs, scheme=scheme, **at | {"chunk": chunk})
+            fused_attention(*inputs, scheme=scheme, **positions | {"chunk": chunk})
         kept[chunk] = sum(numbers)
     assert kept[4] < 256**2 < kept[None], "the backward pass makes them again"
 

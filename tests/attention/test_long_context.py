@@ -54,8 +54,8 @@ def distance_by_hand(name: str, m: int, n: int) -> float:
     if name == "Self-Extend":
         return r if r < 6 else m // 3 - n // 3 + 6 - 6 // 3
     assert name == "dual chunk attention"
-    place, ahead = m % 5, m // 5 - n // 5
-    return (place if ahead <= 0 else min(place + 5, 7) if ahead == 1 else 7) - n % 5
+    offset, ahead = m % 5, m // 5 - n // 5
+    return (offset if ahead <= 0 else min(offset + 5, 7) if ahead == 1 else 7) - n % 5
 
 
 @pytest.mark.parametrize("name", BRANCHES)
@@ -148,7 +148,7 @@ def test_dual_chunk_distances(chunk: int, data: st.DataObject) -> None:
         ahead = i // chunk_len - j // chunk_len
         if ahead < 0:
             continue
-        at = (
+        positions = (
             q_t[i % chunk_len]
             if ahead == 0
             else qc_t[i % chunk_len]
@@ -157,7 +157,7 @@ def test_dual_chunk_distances(chunk: int, data: st.DataObject) -> None:
         )
         if ahead > 1 and local_window == chunk_len:
             continue
-        assert int(distance[i, j]) == int(at) - j % chunk_len
+        assert int(distance[i, j]) == int(positions) - j % chunk_len
 
 
 @pytest.mark.parametrize(
@@ -195,16 +195,16 @@ def test_rerope_is_relative_and_the_others_are_not(
     name: str,
 ) -> None:
     q, k, _ = qkv(20)
-    at = [arange(20), arange(20, offset=1)]
+    positions = [arange(20), arange(20, offset=1)]
     a, b = (
         torch.tril(branched_scores(q, k, m, m, rope=rope, branches=BRANCHES[name]))
-        for m in at
+        for m in positions
     )
     assert max_error(a, b) < rounding(a)
     for other in ("Self-Extend", "dual chunk attention"):
         a, b = (
             torch.tril(branched_scores(q, k, m, m, rope=rope, branches=BRANCHES[other]))
-            for m in at
+            for m in positions
         )
         assert max_error(a, b) > 1e-2
 

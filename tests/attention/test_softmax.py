@@ -50,8 +50,8 @@ def test_places_are_used_in_the_order_of_the_equation() -> None:
     q, k, v = QKV
     seen: list[str] = []
 
-    def note(place: str, value: Any) -> Any:
-        seen.append(place)
+    def note(field: str, value: Any) -> Any:
+        seen.append(field)
         return value
 
     rows = torch.tensor([1.0, 2, 3, 4, 5], dtype=torch.float64)
@@ -109,8 +109,8 @@ def test_grouped_queries_share_keys(
         normal(2, groups, k_len, WIDTH, seed=seed + 1),
         normal(2, groups, k_len, 3, seed=seed + 2),
     )
-    at = {"q_positions": arange(q_len), "k_positions": arange(k_len)}
-    out = attention(q, k, v, **at)
+    positions = {"q_positions": arange(q_len), "k_positions": arange(k_len)}
+    out = attention(q, k, v, **positions)
     assert out.shape == (2, HEADS, q_len, 3)
     for h in range(HEADS):
         group = h * groups // HEADS
@@ -122,18 +122,23 @@ def test_grouped_queries_share_keys(
 @given(rows=st.booleans(), start=offsets)
 def test_positions_of_a_batch_are_positions_of_each_row(rows: bool, start: int) -> None:
     q, k, v = QKV
-    at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
+    positions = torch.stack((arange(5, offset=start), arange(5).flip(0)))
     for scheme in SCHEMES.values():
         together = attention(
-            q, k, v, q_positions=at, k_positions=at if rows else at[0], scheme=scheme
+            q,
+            k,
+            v,
+            q_positions=positions,
+            k_positions=positions if rows else positions[0],
+            scheme=scheme,
         )
         for i in range(2):
-            keys = at[i] if rows else at[0]
+            keys = positions[i] if rows else positions[0]
             alone = attention(
                 q[i : i + 1],
                 k[i : i + 1],
                 v[i : i + 1],
-                q_positions=at[i],
+                q_positions=positions[i],
                 k_positions=keys,
                 scheme=scheme,
             )
@@ -176,44 +181,68 @@ def heads(count: int, batch: int = 1) -> Tensor:
 
 @pytest.mark.parametrize(("has", "wants"), [(1, 8), (8, 1), (4, 3)])
 def test_a_bias_for_other_heads_is_refused(has: int, wants: int) -> None:
-    at, x = arange(3), heads(has)
+    positions, x = arange(3), heads(has)
     if wants == 1:
         attention(
-            x, x, x, q_positions=at, k_positions=at, scheme=schemes.alibi(wants)
+            x,
+            x,
+            x,
+            q_positions=positions,
+            k_positions=positions,
+            scheme=schemes.alibi(wants),
         )  # one bias for all heads
         return
     with pytest.raises(ValueError, match="bias"):
-        attention(x, x, x, q_positions=at, k_positions=at, scheme=schemes.alibi(wants))
+        attention(
+            x,
+            x,
+            x,
+            q_positions=positions,
+            k_positions=positions,
+            scheme=schemes.alibi(wants),
+        )
 
 
 def test_a_bias_for_another_batch_is_refused() -> None:
-    at, x = arange(3), heads(2)
+    positions, x = arange(3), heads(2)
     wrong = PositionScheme("of five rows", bias=lambda m, n: torch.zeros(5, 1, 3, 3))
     with pytest.raises(ValueError, match="bias"):
-        attention(x, x, x, q_positions=at, k_positions=at, scheme=wrong)
+        attention(x, x, x, q_positions=positions, k_positions=positions, scheme=wrong)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 3)])
 def test_masks_that_could_be_read_in_two_ways_are_refused(
     shape: tuple[int, ...],
 ) -> None:
-    at, x = arange(3), heads(2, batch=2)
+    positions, x = arange(3), heads(2, batch=2)
     mask = torch.ones(shape, dtype=torch.bool)
     with pytest.raises(ValueError, match="mask"):
-        attention(x, x, x, q_positions=at, k_positions=at, mask=mask)
+        attention(x, x, x, q_positions=positions, k_positions=positions, mask=mask)
 
 
 def test_hidden_states_come_in_pairs() -> None:
-    at, x = arange(3), heads(2)
+    positions, x = arange(3), heads(2)
     with pytest.raises(ValueError, match="q_x and k_x"):
-        attention(x, x, x, q_positions=at, k_positions=at, q_x=torch.ones(1, 3, 4))
+        attention(
+            x,
+            x,
+            x,
+            q_positions=positions,
+            k_positions=positions,
+            q_x=torch.ones(1, 3, 4),
+        )
 
 
 def test_masked_keys_weigh_nothing_beside_scores_far_below_zero() -> None:
     far = torch.tensor([[[[-1e6, -2e6, 0.0]]]])
-    at, x = arange(3), torch.zeros(1, 1, 3, 4)
+    positions, x = arange(3), torch.zeros(1, 1, 3, 4)
     low = PositionScheme("far below zero", bias=lambda m, n: far.expand(1, 1, 3, 3))
     weights = attention_weights(
-        x, x, q_positions=at, k_positions=at, scheme=low, mask=causal(at, at)
+        x,
+        x,
+        q_positions=positions,
+        k_positions=positions,
+        scheme=low,
+        mask=causal(positions, positions),
     )
     assert weights[0, 0, 1].tolist() == [1.0, 0.0, 0.0]

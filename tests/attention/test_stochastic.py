@@ -163,7 +163,7 @@ M = arange(4)
 # ---- refused input
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "SineSPE: waves": (
+    "SineSPE: sines": (
         lambda: SineSPE(2, 4, sines=0),
         ValueError,
         "sines must be an integer ≥ 1",

@@ -195,8 +195,8 @@ def test_fire_divides_by_the_position_of_the_query() -> None:
 
 def test_fire_below_the_threshold_depends_on_the_distance_alone() -> None:
     bias = FIRE(2, hidden=4, threshold=32.0, generator=seeded()).double()
-    at = arange(32)
-    assert toeplitz_error(bias(at, at)) <= 1e-15
+    positions = arange(32)
+    assert toeplitz_error(bias(positions, positions)) <= 1e-15
     later = arange(32, offset=33)
     assert toeplitz_error(bias(later, later)) > 1e-4
 
@@ -221,9 +221,9 @@ def test_fire_learns_c_and_the_threshold() -> None:
         "multiplier",
         *(f"network.{i}" for i in range(4)),
     }
-    at, before = arange(6), bias(arange(6), arange(6))
+    positions, before = arange(6), bias(arange(6), arange(6))
     bias.multiplier.data.neg_()
-    assert torch.equal(bias(at, at), before)
+    assert torch.equal(bias(positions, positions), before)
 
 
 # ---- Sandwich
@@ -235,11 +235,11 @@ def test_sandwich_is_the_equation(heads: int, dim: int, offset: int) -> None:
     m, n = arange(5, offset=offset), arange(7, offset=offset)
     bias = sandwich(m, n, heads, dim=dim, dtype=torch.float64)
     for h, i, j in itertools.product(range(heads), range(5), range(7)):
-        waves = [
+        cosines = [
             math.cos((i - j) * 10000 ** (-2 * k / dim)) - 1
             for k in range(1, dim // 2 + 1)
         ]
-        expected = math.fsum(waves) / (8 * (h + 1) / heads)
+        expected = math.fsum(cosines) / (8 * (h + 1) / heads)
         assert float(bias[0, h, i, j]) == pytest.approx(
             expected, abs=1e-13 * dim * max(1, offset / 100)
         )
@@ -250,18 +250,22 @@ def test_sandwich_is_the_product_of_two_sinusoidal_embeddings() -> None:
 
     With positions scaled by θ^(−2/d) at i = 1.
     """
-    at = arange(20)
-    table = sinusoidal(at * 10000.0 ** (-2 / 16), 16, dtype=torch.float64)
+    positions = arange(20)
+    table = sinusoidal(positions * 10000.0 ** (-2 / 16), 16, dtype=torch.float64)
     assert (
         max_error(
-            table @ table.mT - 8, sandwich(at, at, 8, dim=16, dtype=torch.float64)[0, 0]
+            table @ table.mT - 8,
+            sandwich(positions, positions, 8, dim=16, dtype=torch.float64)[0, 0],
         )
         <= 1e-6
     )
-    exact = sinusoidal(at.double() * 10000.0 ** (-2 / 16), 16, dtype=torch.float64)
+    exact = sinusoidal(
+        positions.double() * 10000.0 ** (-2 / 16), 16, dtype=torch.float64
+    )
     assert (
         max_error(
-            exact @ exact.mT - 8, sandwich(at, at, 8, dim=16, dtype=torch.float64)[0, 0]
+            exact @ exact.mT - 8,
+            sandwich(positions, positions, 8, dim=16, dtype=torch.float64)[0, 0],
         )
         <= 1e-13
     )

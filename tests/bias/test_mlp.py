@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples.bias import loud, places
+from examples.bias import loud, points
 from helpers import rounding, seeded
 from torch import nn
 
@@ -36,7 +36,7 @@ def numpy_free_layer_norm(x: list[float]) -> list[float]:
 
 
 def test_crossformer_is_the_equation() -> None:
-    bias, at = (
+    bias, positions = (
         DynamicPositionBias(2, 3, generator=seeded()).double().requires_grad_(False),
         grid((2, 3)),
     )
@@ -44,8 +44,8 @@ def test_crossformer_is_the_equation() -> None:
         nn.init.normal_(weight, generator=seeded(1))
     for shift in bias.biases:
         nn.init.normal_(shift, generator=seeded(2))
-    out = bias(at, at)
-    for (i, m), (j, n) in itertools.product(enumerate(places((2, 3))), repeat=2):
+    out = bias(positions, positions)
+    for (i, m), (j, n) in itertools.product(enumerate(points((2, 3))), repeat=2):
         x = [float(a - b) for a, b in zip(m, n, strict=True)]
         for layer, (w, c) in enumerate(zip(bias.weights, bias.biases, strict=True)):
             if layer:
@@ -112,11 +112,11 @@ def test_log_coordinates_are_the_equation(window: tuple[int, ...]) -> None:
 
 def test_swin_v2_is_the_equation_and_bounded() -> None:
     bias = loud(LogCoordinateBias(2, (3, 3), hidden=4)).double().requires_grad_(False)
-    at = grid((3, 3))
-    out = bias(at, at)
+    positions = grid((3, 3))
+    out = bias(positions, positions)
     assert float(out.min()) > 0
     assert float(out.max()) < 16
-    for (i, m), (j, n) in itertools.product(enumerate(places((3, 3))), repeat=2):
+    for (i, m), (j, n) in itertools.product(enumerate(points((3, 3))), repeat=2):
         x = [
             math.copysign(math.log2(1 + 4 * abs(a - b)) / 3, a - b)
             for a, b in zip(m, n, strict=True)
@@ -163,17 +163,17 @@ def test_autocast_tells_neighbours_apart(bias: nn.Module) -> None:
 
 
 def test_networks_take_positions_between_the_places() -> None:
-    at = grid((2, 2)).double() / 2
+    positions = grid((2, 2)).double() / 2
     for bias in (
         DynamicPositionBias(2, 4, generator=seeded()),
         LogCoordinateBias(2, (2, 2), generator=seeded()),
     ):
-        assert bool(bias(at, at).isfinite().all())
+        assert bool(bias(positions, positions).isfinite().all())
     with pytest.raises(TypeError, match="q_positions must be integers"):
-        WindowBias(2, (2, 2))(at, at)
+        WindowBias(2, (2, 2))(positions, positions)
 
 
-AT, PLACES = arange(3), grid((2, 2))
+AT, POINTS = arange(3), grid((2, 2))
 
 
 # ---- refused input
@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "depth",
     ),
     "log_coordinates: offsets": (
-        lambda: log_coordinates(PLACES, (2, 2, 2)),
+        lambda: log_coordinates(POINTS, (2, 2, 2)),
         ValueError,
         "offsets must have 3 axes",
     ),
@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "hidden",
     ),
     "LogCoordinateBias: k_positions": (
-        lambda: LogCoordinateBias(2, (2, 2))(PLACES, AT),
+        lambda: LogCoordinateBias(2, (2, 2))(POINTS, AT),
         ValueError,
         "k_positions",
     ),

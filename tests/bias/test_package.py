@@ -56,45 +56,48 @@ def test_shapes_for_a_cache_and_for_batches(name: str) -> None:
     "name", [name for name in BIASES if "grid" in NOT.get((name, "relative"), "")]
 )
 def test_relative_on_the_grid(name: str) -> None:
-    at = arange(
+    positions = arange(
         12, offset=1 if name in ("BEiT", "iRPE cross") else 0
     )  # no class token, which stays where it is
-    assert torch.equal(bias_of(name)(at, at), bias_of(name)(at + 40, at + 40))
+    assert torch.equal(
+        bias_of(name)(positions, positions),
+        bias_of(name)(positions + 40, positions + 40),
+    )
 
 
 @pytest.mark.parametrize("made_on", ["meta"])
 def test_bug_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
-    at = arange(5)
-    wanted = {name: bias_of(name)(at, at) for name in BIASES}
+    positions = arange(5)
+    wanted = {name: bias_of(name)(positions, positions) for name in BIASES}
     with torch.device(made_on):
         for name, bias in wanted.items():
-            assert torch.equal(bias_of(name)(at, at), bias)
+            assert torch.equal(bias_of(name)(positions, positions), bias)
 
 
 def small_modules() -> dict[str, tuple[nn.Module, Tensor]]:
-    places, line = grid((2, 2)), arange(4, offset=3)
+    points, line = grid((2, 2)), arange(4, offset=3)
     return {
         "KERPLE log": (KerpleLog(2, generator=seeded()), line),
         "KERPLE power": (KerplePower(2, generator=seeded()), line),
         "FIRE": (FIRE(2, hidden=3, threshold=4.5, generator=seeded()), line),
-        "window": (WindowBias(2, (2, 2), std=1.0, generator=seeded()), places),
-        "class window": (loud(ClsWindowBias(2, (2, 2))), with_class(places)),
-        "iRPE": (loud(IRPEBias(2)), with_class(places)),
-        "CrossFormer": (loud(DynamicPositionBias(2, 3)), places),
+        "window": (WindowBias(2, (2, 2), std=1.0, generator=seeded()), points),
+        "class window": (loud(ClsWindowBias(2, (2, 2))), with_class(points)),
+        "iRPE": (loud(IRPEBias(2)), with_class(points)),
+        "CrossFormer": (loud(DynamicPositionBias(2, 3)), points),
         "distance network": (DistanceMLPBias(2, 3, generator=seeded()), line),
-        "Swin-V2": (loud(LogCoordinateBias(2, (3, 3), hidden=3)), places),
+        "Swin-V2": (loud(LogCoordinateBias(2, (3, 3), hidden=3)), points),
     }
 
 
 @pytest.mark.parametrize("name", small_modules())
 def test_gradients_of_parameters(name: str) -> None:
-    module, at = small_modules()[name]
+    module, positions = small_modules()[name]
     module = module.double()
     names = [n for n, _ in module.named_parameters()]
 
     def outputs(*parameters: Tensor) -> Tensor:
         return torch.func.functional_call(
-            module, dict(zip(names, parameters, strict=True)), (at, at)
+            module, dict(zip(names, parameters, strict=True)), (positions, positions)
         )
 
     values = [p.detach().clone().requires_grad_() for p in module.parameters()]
@@ -106,16 +109,19 @@ def test_gradients_of_parameters(name: str) -> None:
 def test_biases_read_positions_from_a_mask() -> None:
     """Bug 15: real tokens of a padded row have the bias of the row alone."""
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
-    at = from_mask(mask)
+    positions = from_mask(mask)
     for name in BIASES:
-        padded, alone = bias_of(name)(at, at), bias_of(name)(arange(3), arange(3))
+        padded, alone = (
+            bias_of(name)(positions, positions),
+            bias_of(name)(arange(3), arange(3)),
+        )
         assert same(padded[:1, :, 2:, 2:], alone), name
 
 
 def test_grid_wrapper_of_the_examples_is_what_it_says() -> None:
     wrapped = SCHEMES["BEiT"].bias
     assert isinstance(wrapped, OnGrid)
-    assert wrapped.places(arange(6)).tolist() == [
+    assert wrapped.points(arange(6)).tolist() == [
         [-1, -1],
         [0, 0],
         [0, 1],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples.bias import loud, places, with_class
+from examples.bias import loud, points, with_class
 from helpers import normal, rounding, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,10 +52,10 @@ PRODUCT: dict[str, float] = {"alpha": 1.9, "beta": 3.8, "gamma": 15.2}
 )
 def test_bug_63_window_bias_index(window: tuple[int, ...]) -> None:
     """One row for each offset: rows are equal exactly where offsets are equal."""
-    at = grid(window)
-    index = window_index(at, at, window)
+    positions = grid(window)
+    index = window_index(positions, positions, window)
     offsets: dict[tuple[int, ...], int] = {}
-    for (i, m), (j, n) in itertools.product(enumerate(places(window)), repeat=2):
+    for (i, m), (j, n) in itertools.product(enumerate(points(window)), repeat=2):
         offset = tuple(a - b for a, b in zip(m, n, strict=True))
         assert offsets.setdefault(offset, int(index[i, j])) == int(index[i, j])
     rows = math.prod(2 * size - 1 for size in window)
@@ -71,65 +71,68 @@ def test_bug_63_window_bias_index(window: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shift", [0, 5])
 def test_bug_63_in_other_dtypes_and_places(dtype: torch.dtype, shift: int) -> None:
     """Narrow and unsigned integers don't wrap; a window may stand anywhere."""
-    at = grid((2, 3, 4))
-    moved = (at + shift).to(dtype)
+    positions = grid((2, 3, 4))
+    moved = (positions + shift).to(dtype)
     assert torch.equal(
-        window_index(moved, moved, (2, 3, 4)), window_index(at, at, (2, 3, 4))
+        window_index(moved, moved, (2, 3, 4)),
+        window_index(positions, positions, (2, 3, 4)),
     )
 
 
 def test_window_index_against_the_wrong_multipliers_of_bug_63() -> None:
-    at = grid((2, 2, 2))
-    offset = at[:, None] - at[None] + 1
+    positions = grid((2, 2, 2))
+    offset = positions[:, None] - positions[None] + 1
     wrong = offset[..., 0] * (3 * 2 - 1) + offset[..., 1] * (2 * 2 - 1) + offset[..., 2]
     assert len(wrong.unique()) == 19  # as reported: 19 numbers for 27 offsets
-    assert len(window_index(at, at, (2, 2, 2)).unique()) == 27
+    assert len(window_index(positions, positions, (2, 2, 2)).unique()) == 27
 
 
 def test_window_bias_is_the_equation() -> None:
-    bias, at = WindowBias(3, (3, 4), std=1.0, generator=seeded()), grid((3, 4))
-    out = bias(at, at)
-    for (i, m), (j, n) in itertools.product(enumerate(places((3, 4))), repeat=2):
+    bias, positions = WindowBias(3, (3, 4), std=1.0, generator=seeded()), grid((3, 4))
+    out = bias(positions, positions)
+    for (i, m), (j, n) in itertools.product(enumerate(points((3, 4))), repeat=2):
         row = (m[0] - n[0] + 2) * 7 + m[1] - n[1] + 3
         assert torch.equal(out[0, :, i, j], bias.table[row])
     some = torch.tensor([11, 0, 6])
-    assert torch.equal(bias(at[some], at), out[:, :, some])
+    assert torch.equal(bias(positions[some], positions), out[:, :, some])
     assert torch.equal(
-        bias(at.expand(2, -1, -1), at[some]), out[..., some].expand(2, -1, -1, -1)
+        bias(positions.expand(2, -1, -1), positions[some]),
+        out[..., some].expand(2, -1, -1, -1),
     )
 
 
 def test_window_of_one_axis_is_a_table_of_distances() -> None:
     line = WindowBias(2, (6,), std=1.0, generator=seeded())
     assert toeplitz_error(line(arange(6)[:, None], arange(6)[:, None])) == 0.0
-    at = grid((3, 2))
+    positions = grid((3, 2))
     assert torch.equal(
         window_index(
-            torch.nn.functional.pad(at, (1, 0)),
-            torch.nn.functional.pad(at, (1, 0)),
+            torch.nn.functional.pad(positions, (1, 0)),
+            torch.nn.functional.pad(positions, (1, 0)),
             (1, 3, 2),
         ),
-        window_index(at, at, (3, 2)),
+        window_index(positions, positions, (3, 2)),
     )
 
 
 @pytest.mark.parametrize("window", [(2, 2), (2, 3), (1, 1), (2, 2, 2)])
 def test_class_rows_come_after_the_others(window: tuple[int, ...]) -> None:
-    at = grid(window)
-    index = cls_window_index(with_class(at), with_class(at), window)
+    positions = grid(window)
+    index = cls_window_index(with_class(positions), with_class(positions), window)
     rows = math.prod(2 * size - 1 for size in window)
-    assert torch.equal(index[1:, 1:], window_index(at, at, window))
+    assert torch.equal(index[1:, 1:], window_index(positions, positions, window))
     assert int(index[0, 0]) == rows + 2
-    assert index[0, 1:].tolist() == [rows] * len(at)  # class → token
-    assert index[1:, 0].tolist() == [rows + 1] * len(at)
+    assert index[0, 1:].tolist() == [rows] * len(positions)  # class → token
+    assert index[1:, 0].tolist() == [rows + 1] * len(positions)
     moved = torch.cat(
-        (at, torch.full((1, len(window)), -1))
+        (positions, torch.full((1, len(window)), -1))
     )  # a class token at the end
     assert torch.equal(cls_window_index(moved, moved, window)[:-1, :-1], index[1:, 1:])
     bias = loud(ClsWindowBias(2, window))
     assert bias.table.shape == (rows + 3, 2)
     assert torch.equal(
-        bias(with_class(at), with_class(at))[0], bias.table[index].movedim(-1, 0)
+        bias(with_class(positions), with_class(positions))[0],
+        bias.table[index].movedim(-1, 0),
     )
 
 
@@ -181,13 +184,13 @@ def test_irpe_published_sizes() -> None:
 
 @pytest.mark.parametrize("size", [(2, 3), (14, 14), (5, 1)])
 def test_irpe_rows_are_the_equation(size: tuple[int, int]) -> None:
-    at = with_class(grid(size))
+    positions = with_class(grid(size))
     rows = {
-        method: irpe_rows(at, at, method=method)
+        method: irpe_rows(positions, positions, method=method)
         for method in ("product", "cross", "euclidean")
     }
-    offset = at[:, None] - at[None]
-    inside = (at >= 0).all(-1)
+    offset = positions[:, None] - positions[None]
+    inside = (positions >= 0).all(-1)
     inside = inside[:, None] & inside[None]
     i, j = (released_index(offset[..., axis], **PRODUCT) + 3 for axis in (0, 1))
     distance = offset.square().sum(-1).double().sqrt().round().to(torch.int64)
@@ -201,28 +204,31 @@ def test_irpe_rows_are_the_equation(size: tuple[int, int]) -> None:
 
 
 def test_irpe_with_room_for_every_distance_is_swins_index() -> None:
-    at, bias = grid((3, 3)), {"alpha": 2.0, "beta": 2.5, "gamma": 9.0}
-    assert torch.equal(irpe_rows(at, at, **bias)[..., 0], window_index(at, at, (3, 3)))
+    positions, bias = grid((3, 3)), {"alpha": 2.0, "beta": 2.5, "gamma": 9.0}
+    assert torch.equal(
+        irpe_rows(positions, positions, **bias)[..., 0],
+        window_index(positions, positions, (3, 3)),
+    )
 
 
 def test_irpe_in_three_axes() -> None:
-    at = grid((2, 3, 2))
-    rows = irpe_rows(at, at, axes=3)[..., 0]
+    positions = grid((2, 3, 2))
+    rows = irpe_rows(positions, positions, axes=3)[..., 0]
     assert len(rows.unique()) == 3 * 5 * 3  # −1 … 1, −2 … 2, −1 … 1
-    assert IRPEBias(2, axes=3)(at, at).shape == (1, 2, 12, 12)
+    assert IRPEBias(2, axes=3)(positions, positions).shape == (1, 2, 12, 12)
 
 
 @pytest.mark.parametrize("method", ["product", "cross", "euclidean"])
 def test_irpe_modes_are_the_equations(method: str) -> None:
-    at = with_class(grid((3, 4)))
+    positions = with_class(grid((3, 4)))
     bias = loud(IRPEBias(2, method=method)).double()
     score = loud(IRPEContextual(4, method=method)).double()
     rows, q, k = (
-        irpe_rows(at, at, method=method),
+        irpe_rows(positions, positions, method=method),
         normal(2, 3, 13, 4),
         normal(2, 3, 13, 4, seed=1),
     )
-    out, scores = bias(at, at), score.scores(q, k, at, at)
+    out, scores = bias(positions, positions), score.scores(q, k, positions, positions)
     for m, n in itertools.product(range(13), repeat=2):
         picked = rows[m, n].tolist()
         assert max_error(
@@ -232,10 +238,10 @@ def test_irpe_modes_are_the_equations(method: str) -> None:
         assert max_error(scores[:, :, m, n], (q[:, :, m] * key).sum(-1)) <= rounding(
             scores
         )
-    both = at.expand(2, -1, -1)
-    assert max_error(score.scores(q, k, both, at), scores) <= rounding(scores)
+    both = positions.expand(2, -1, -1)
+    assert max_error(score.scores(q, k, both, positions), scores) <= rounding(scores)
     assert max_error(
-        score.scores(q[:, :, 9:], k, at[9:], at), scores[:, :, 9:]
+        score.scores(q[:, :, 9:], k, positions[9:], positions), scores[:, :, 9:]
     ) <= rounding(scores)
 
 
@@ -243,20 +249,22 @@ def test_irpe_modes_are_the_equations(method: str) -> None:
 def test_irpe_contextual_in_lower_precision_and_its_gradients(
     dtype: torch.dtype,
 ) -> None:
-    at, score = grid((2, 2)), loud(IRPEContextual(3)).double()
+    positions, score = grid((2, 2)), loud(IRPEContextual(3)).double()
     q = normal(1, 2, 4, 3, dtype=dtype)
-    out = score.scores(q, q, at, at)
-    exact = score.scores(q.double(), q.double(), at, at)
+    out = score.scores(q, q, positions, positions)
+    exact = score.scores(q.double(), q.double(), positions, positions)
     assert out.dtype == dtype
     assert (
         max_error(out, exact)
         <= torch.finfo(dtype).eps * float(exact.detach().abs().max()) * 8
     )
     inputs = [normal(1, 2, 4, 3, seed=s).requires_grad_() for s in (1, 2)]
-    assert torch.autograd.gradcheck(lambda q, k: score.scores(q, k, at, at), inputs)
+    assert torch.autograd.gradcheck(
+        lambda q, k: score.scores(q, k, positions, positions), inputs
+    )
 
 
-AT, PLACES = arange(3), grid((2, 2))
+AT, POINTS = arange(3), grid((2, 2))
 
 contextual = IRPEContextual(3).scores
 
@@ -264,33 +272,33 @@ contextual = IRPEContextual(3).scores
 # ---- refused input
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "window_index(PLACES, PLACES, 2)": (
-        lambda: window_index(PLACES, PLACES, 2),  # type: ignore[arg-type]
+    "window_index(POINTS, POINTS, 2)": (
+        lambda: window_index(POINTS, POINTS, 2),  # type: ignore[arg-type]
         TypeError,
         "window",
     ),
-    "window_index(PLACES, PLACES, (2, 0))": (
-        lambda: window_index(PLACES, PLACES, (2, 0)),
+    "window_index(POINTS, POINTS, (2, 0))": (
+        lambda: window_index(POINTS, POINTS, (2, 0)),
         ValueError,
         r"window\[1\] must be an integer ≥ 1, got 0",
     ),
     "window_index: q_positions": (
-        lambda: window_index(PLACES, PLACES, (2, 2, 2)),
+        lambda: window_index(POINTS, POINTS, (2, 2, 2)),
         ValueError,
         r"q_positions must have shape \(T, 3\)",
     ),
     "window_index: k_positions": (
-        lambda: window_index(PLACES, AT, (2, 2)),
+        lambda: window_index(POINTS, AT, (2, 2)),
         ValueError,
         "k_positions must have shape",
     ),
     "window_index: positions outside the window": (
-        lambda: window_index(PLACES, 2 * PLACES, (2, 2)),
+        lambda: window_index(POINTS, 2 * POINTS, (2, 2)),
         ValueError,
         r"window\[0\] = 2 apart on axis 0, got 2",
     ),
     "window_index: same batch": (
-        lambda: window_index(PLACES.repeat(3, 1, 1), PLACES.repeat(2, 1, 1), (2, 2)),
+        lambda: window_index(POINTS.repeat(3, 1, 1), POINTS.repeat(2, 1, 1), (2, 2)),
         ValueError,
         "same batch",
     ),
@@ -330,12 +338,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "relative_positions must be integers",
     ),
     "irpe_rows: method": (
-        lambda: irpe_rows(PLACES, PLACES, method="quant"),
+        lambda: irpe_rows(POINTS, POINTS, method="quant"),
         ValueError,
         "method must be one of",
     ),
     "irpe_rows: axes": (
-        lambda: irpe_rows(PLACES, PLACES, axes=0),
+        lambda: irpe_rows(POINTS, POINTS, axes=0),
         ValueError,
         "axes",
     ),
@@ -351,50 +359,50 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "IRPEContextual: q": (
         lambda: IRPEContextual(3).scores(
-            normal(1, 2, 4, 5), normal(1, 2, 4, 3), PLACES, PLACES
+            normal(1, 2, 4, 5), normal(1, 2, 4, 3), POINTS, POINTS
         ),
         ValueError,
         "q must",
     ),
     "IRPEContextual: k": (
         lambda: IRPEContextual(3).scores(
-            normal(1, 2, 4, 3), normal(2, 4, 3), PLACES, PLACES
+            normal(1, 2, 4, 3), normal(2, 4, 3), POINTS, POINTS
         ),
         ValueError,
         "k must",
     ),
     "cls_window_index: q_positions": (
-        lambda: cls_window_index(PLACES - 1, PLACES, (2, 2)),
+        lambda: cls_window_index(POINTS - 1, POINTS, (2, 2)),
         ValueError,
         "q_positions must be at least 0, or -1 on every",
     ),
     "cls_window_index: k_positions": (
-        lambda: cls_window_index(PLACES, PLACES - 2, (2, 2)),
+        lambda: cls_window_index(POINTS, POINTS - 2, (2, 2)),
         ValueError,
         r"k_positions must .* got \(-2, -2\)",
     ),
     "irpe_rows: q_positions": (
-        lambda: irpe_rows(PLACES - 1, PLACES),
+        lambda: irpe_rows(POINTS - 1, POINTS),
         ValueError,
         r"q_positions must .* got \(-1, 0\)",
     ),
     "IRPEContextual: heads of k": (
-        lambda: contextual(normal(2, 2, 4, 3), normal(2, 1, 4, 3), PLACES, PLACES),
+        lambda: contextual(normal(2, 2, 4, 3), normal(2, 1, 4, 3), POINTS, POINTS),
         ValueError,
         "q and k must agree",
     ),
     "IRPEContextual: batch of k": (
-        lambda: contextual(normal(2, 2, 4, 3), normal(1, 2, 4, 3), PLACES, PLACES),
+        lambda: contextual(normal(2, 2, 4, 3), normal(1, 2, 4, 3), POINTS, POINTS),
         ValueError,
         "q and k must agree",
     ),
     "IRPEContextual: q_positions": (
-        lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES[:1], PLACES),
+        lambda: contextual(*[normal(2, 2, 4, 3)] * 2, POINTS[:1], POINTS),
         ValueError,
         r"q_positions .* got \(1, 2\)",
     ),
     "IRPEContextual: k_positions": (
-        lambda: contextual(*[normal(2, 2, 4, 3)] * 2, PLACES, PLACES[:3]),
+        lambda: contextual(*[normal(2, 2, 4, 3)] * 2, POINTS, POINTS[:3]),
         ValueError,
         r"k_positions .* got \(3, 2\)",
     ),

@@ -48,24 +48,27 @@ def test_cope_is_the_equation(keys: int, queries: int, rows: int) -> None:
 
 
 def test_cope_with_open_gates_counts_distances() -> None:
-    at = arange(7)
+    positions = arange(7)
     counts = contextual_positions(
-        torch.full((1, 1, 7, 7), 100.0, dtype=torch.float64), at, at
+        torch.full((1, 1, 7, 7), 100.0, dtype=torch.float64), positions, positions
     )
-    assert torch.equal(counts[0, 0], (at[:, None] - at + 1).clamp(min=0).double())
+    assert torch.equal(
+        counts[0, 0], (positions[:, None] - positions + 1).clamp(min=0).double()
+    )
     logits = normal(1, 2, 7, 7)
-    future = ~causal(at, at)
+    future = ~causal(positions, positions)
     changed = logits.masked_fill(future, 50.0)
     assert torch.equal(
-        contextual_positions(logits, at, at), contextual_positions(changed, at, at)
+        contextual_positions(logits, positions, positions),
+        contextual_positions(changed, positions, positions),
     )
     naive = changed.sigmoid().flip(-1).cumsum(-1).flip(-1)  # a sigmoid before the mask
-    assert max_error(naive, contextual_positions(changed, at, at)) > 1
+    assert max_error(naive, contextual_positions(changed, positions, positions)) > 1
     cope = CoPE(3, 9).double()
     nn.init.normal_(cope.table, generator=seeded(0))
     q = normal(1, 1, 7, 3)
     relative_form = relative_key_scores(
-        q, torch.zeros_like(q), at, at, table=cope.table.flip(0), left=8
+        q, torch.zeros_like(q), positions, positions, table=cope.table.flip(0), left=8
     )
     shifted = cope.interpolate(
         q, (counts - 1).clamp(min=0)
@@ -76,22 +79,32 @@ def test_cope_with_open_gates_counts_distances() -> None:
 
 
 def test_a_position_that_does_not_grow_begins_a_new_document() -> None:
-    at = torch.tensor(
+    positions = torch.tensor(
         [4, 5, 5, 6]
-    )  # two documents: the second begins where the first ends
+    )  # two segments: the second begins where the first ends
     gates = torch.full((1, 1, 4, 4), 100.0, dtype=torch.float64)
-    counts = contextual_positions(gates, at, at)[0, 0]
+    counts = contextual_positions(gates, positions, positions)[0, 0]
     assert counts[1, :2].tolist() == [2, 1]
     assert counts[3, 2:].tolist() == [2, 1]
     q = normal(1, 1, 4, 3)
     w, beta = unit(normal(1, 1, 4, 3, seed=1)), torch.ones(1, 1, 4, dtype=torch.float64)
-    scores = path_scores(q, q, at, at, w=w, beta=beta)
+    scores = path_scores(q, q, positions, positions, w=w, beta=beta)
     alone = path_scores(
-        q[:, :, 2:], q[:, :, 2:], at[2:], at[2:], w=w[:, :, 2:], beta=beta[:, :, 2:]
+        q[:, :, 2:],
+        q[:, :, 2:],
+        positions[2:],
+        positions[2:],
+        w=w[:, :, 2:],
+        beta=beta[:, :, 2:],
     )
     assert max_error(scores[:, :, 2:, 2:], alone) <= rounding(scores)
     alone = path_scores(
-        q[:, :, :2], q[:, :, :2], at[:2], at[:2], w=w[:, :, :2], beta=beta[:, :, :2]
+        q[:, :, :2],
+        q[:, :, :2],
+        positions[:2],
+        positions[:2],
+        w=w[:, :, :2],
+        beta=beta[:, :, :2],
     )
     assert max_error(scores[:, :, :2, :2], alone) <= rounding(scores)
 
@@ -107,11 +120,17 @@ def test_cope_takes_counts_that_rounding_moved_out_of_range() -> None:
 
 
 def test_cope_begins_at_nope_and_passes_gradient_to_the_gates() -> None:
-    cope, q, at = CoPE(3, 4).double(), normal(1, 1, 5, 3).requires_grad_(), arange(5)
-    assert torch.equal(cope.scores(q, q, at, at), q @ q.mT)
+    cope, q, positions = (
+        CoPE(3, 4).double(),
+        normal(1, 1, 5, 3).requires_grad_(),
+        arange(5),
+    )
+    assert torch.equal(cope.scores(q, q, positions, positions), q @ q.mT)
     nn.init.normal_(cope.table, generator=seeded(0))
     logits = normal(1, 1, 5, 5).requires_grad_()
-    cope.interpolate(q.detach(), contextual_positions(logits, at, at)).sum().backward()
+    cope.interpolate(
+        q.detach(), contextual_positions(logits, positions, positions)
+    ).sum().backward()
     assert bool((logits.grad[0, 0].tril() != 0).any())
     assert torch.equal(logits.grad[0, 0].triu(1), torch.zeros(5, 5).double())
 

@@ -23,18 +23,18 @@ from posenc_lib.scheme import PositionScheme
 
 def test_dape_is_the_equation_and_reduces_to_the_bias() -> None:
     prior = partial(alibi, slopes=alibi_slopes(2), dtype=torch.float64)
-    dape, q, k, at = (
+    dape, q, k, positions = (
         DAPE(2, prior, hidden=5, generator=seeded(0)).double(),
         normal(1, 2, 4, 3),
         normal(1, 2, 4, 3),
         arange(4),
     )
-    scores = dape.scores(q, k, at, at)
+    scores = dape.scores(q, k, positions, positions)
     for m in range(4):
         for n in range(4):
             a, b = (
                 (q[0, :, m] * k[0, :, n]).sum(-1) / math.sqrt(3),
-                prior(at, at)[0, :, m, n],
+                prior(positions, positions)[0, :, m, n],
             )
             inner = dape.weight1 @ torch.cat((a, b)) + dape.bias1
             inner = torch.where(inner > 0, inner, 0.01 * inner)
@@ -42,7 +42,7 @@ def test_dape_is_the_equation_and_reduces_to_the_bias() -> None:
             assert max_error(scores[0, :, m, n], expected) <= rounding(expected)
     dape.weight2.data.zero_()
     dape.bias2.data.zero_()
-    how: dict[str, Any] = {"q_positions": at, "k_positions": at}
+    how: dict[str, Any] = {"q_positions": positions, "k_positions": positions}
     adapted = attention_weights(
         q, k, **how, scheme=PositionScheme("DAPE", scores=dape.scores, scale=1.0)
     )

@@ -75,25 +75,29 @@ def test_deberta_is_the_equation(
 
 
 def test_paper_and_released_code_differ_in_the_third_term() -> None:
-    q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
+    q, k, positions = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
     keys, queries = normal(2, 16, 4, seed=2), normal(2, 16, 4, seed=3)
-    paper = deberta_scores(q, k, at, at, position_keys=keys, position_queries=queries)
+    paper = deberta_scores(
+        q, k, positions, positions, position_keys=keys, position_queries=queries
+    )
     code = deberta_released_scores(
-        q, k, at, at, position_keys=keys, position_queries=queries
+        q, k, positions, positions, position_keys=keys, position_queries=queries
     )
     assert max_error(paper, code) > 0.1
     # Inside the span, δ(n, m) = 2K − δ(m, n): the paper's score is the code's with the
     # rows turned round.
     turned = queries.flip(1).roll(1, 1)
     code = deberta_released_scores(
-        q, k, at, at, position_keys=keys, position_queries=turned
+        q, k, positions, positions, position_keys=keys, position_queries=turned
     )
     assert max_error(paper, code) <= rounding(paper)
     none = torch.zeros_like(queries)
     assert torch.equal(
-        deberta_scores(q, k, at, at, position_keys=keys, position_queries=none),
+        deberta_scores(
+            q, k, positions, positions, position_keys=keys, position_queries=none
+        ),
         deberta_released_scores(
-            q, k, at, at, position_keys=keys, position_queries=none
+            q, k, positions, positions, position_keys=keys, position_queries=none
         ),
     )
 
@@ -152,15 +156,20 @@ def test_bug_69_deberta_bucket() -> None:
         assert deberta_log_bucket(
             short, num_buckets=256, max_distance=512
         ).tolist() == list(right.values())
-    at = arange(400, offset=1_000_000)
+    positions = arange(400, offset=1_000_000)
     tables = {
         name: normal(1, 512, 2, seed=s)
         for s, name in ((2, "position_keys"), (3, "position_queries"))
     }
     q = normal(1, 1, 400, 2)
-    scores = deberta_v2_scores(q, q, at, at, **tables, max_distance=512)
+    scores = deberta_v2_scores(q, q, positions, positions, **tables, max_distance=512)
     short = deberta_v2_scores(
-        q[:, :, 200:], q[:, :, :201], at[200:], at[:201], **tables, max_distance=512
+        q[:, :, 200:],
+        q[:, :, :201],
+        positions[200:],
+        positions[:201],
+        **tables,
+        max_distance=512,
     )
     assert max_error(scores[:, :, 200:, :201], short) <= rounding(scores)
 
@@ -189,20 +198,20 @@ def test_deberta_v2_is_the_equation_beyond_the_last_bucket(
 
 
 def test_deberta_v2_with_a_wide_span_is_the_released_score() -> None:
-    q, at = normal(1, 2, 8, 4), arange(8)
+    q, positions = normal(1, 2, 8, 4), arange(8)
     tables = {
         name: normal(2, 32, 4, seed=s)
         for s, name in ((2, "position_keys"), (3, "position_queries"))
     }
     assert torch.equal(
-        deberta_v2_scores(q, q, at, at, **tables, max_distance=100),
-        deberta_released_scores(q, q, at, at, **tables),
+        deberta_v2_scores(q, q, positions, positions, **tables, max_distance=100),
+        deberta_released_scores(q, q, positions, positions, **tables),
     )
 
 
 def test_deberta_index_has_the_ends_of_the_paper() -> None:
-    at = torch.arange(-9, 10)
-    index = deberta_index(at, torch.zeros(1, dtype=torch.int64), 4)[
+    positions = torch.arange(-9, 10)
+    index = deberta_index(positions, torch.zeros(1, dtype=torch.int64), 4)[
         :, 0
     ]  # distances −9 … 9
     assert index.tolist() == [0] * 6 + list(range(1, 8)) + [7] * 6

@@ -21,7 +21,7 @@ from posenc_lib.properties import max_error
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
-def test_path_sums_of_narrow_positions_stop_at_documents(dtype: torch.dtype) -> None:
+def test_path_sums_of_narrow_positions_stop_at_segments(dtype: torch.dtype) -> None:
     steps, m = normal(1, 2, 5), torch.tensor([0, 1, 2, 0, 1])
     assert torch.equal(
         path_sums(steps, m.to(dtype), m.to(dtype)), path_sums(steps, m, m)
@@ -64,18 +64,18 @@ def test_a_constant_gate_is_alibi() -> None:
 
 def test_cable_is_a_forget_gate_with_negated_logits() -> None:
     gate = ForgetGate(3, 2, std=1.0, generator=seeded(0)).double()
-    x, at = normal(1, 8, 3), arange(8)
+    x, positions = normal(1, 8, 3), arange(8)
     steps = -nn.functional.softplus(x @ -gate.weight.mT).mT  # −softplus(z), z = −w x
-    bias = gate(at, at, k_x=x)
-    assert max_error(path_sums(steps, at, at), bias) <= rounding(bias)
+    bias = gate(positions, positions, k_x=x)
+    assert max_error(path_sums(steps, positions, positions), bias) <= rounding(bias)
 
 
 def test_sums_in_sixteen_bits_are_computed_in_float32() -> None:
     steps = -normal(1, 1, 3000).abs()
-    at, query = arange(3000), arange(1, offset=2999)
-    exact = path_sums(steps.to(torch.bfloat16).double(), query, at)
-    assert path_sums(steps.to(torch.bfloat16), query, at).dtype == torch.float32
-    error = max_error(path_sums(steps.to(torch.bfloat16), query, at), exact)
+    positions, query = arange(3000), arange(1, offset=2999)
+    exact = path_sums(steps.to(torch.bfloat16).double(), query, positions)
+    assert path_sums(steps.to(torch.bfloat16), query, positions).dtype == torch.float32
+    error = max_error(path_sums(steps.to(torch.bfloat16), query, positions), exact)
     assert error <= 3000 * torch.finfo(torch.float32).eps * float(exact.abs().max())
 
 

@@ -33,14 +33,14 @@ every_scheme = pytest.mark.parametrize("name", SCHEMES)
 
 
 def full(name: str, tokens: Tensor, offset: int = 0) -> Tensor:
-    at = arange(tokens.shape[1], offset)
-    return layer(SCHEMES[name], tokens, at, mask=causal(at, at))
+    positions = arange(tokens.shape[1], offset)
+    return layer(SCHEMES[name], tokens, positions, mask=causal(positions, positions))
 
 
 @every_scheme
 def test_positions_do_something(name: str) -> None:
-    tokens, at = normal(2, 9, WIDTH), arange(9)
-    nope = layer(NOPE, tokens, at, mask=causal(at, at))
+    tokens, positions = normal(2, 9, WIDTH), arange(9)
+    nope = layer(NOPE, tokens, positions, mask=causal(positions, positions))
     assert max_error(full(name, tokens), nope) > 1e-2
 
 
@@ -60,15 +60,15 @@ def test_rows_padded_by_different_amounts_then_one_step(name: str) -> None:
 
 @every_scheme
 def test_one_row_of_positions_is_the_batch_with_that_row(name: str) -> None:
-    tokens, at = normal(3, 6, WIDTH), arange(6)
-    rows = at.expand(3, -1)
+    tokens, positions = normal(3, 6, WIDTH), arange(6)
+    rows = positions.expand(3, -1)
     batched = layer(SCHEMES[name], tokens, rows, mask=causal(rows, rows))
     assert max_error(batched, full(name, tokens)) <= rounding(batched)
     q = normal(3, HEADS, 6, WIDTH)
     mixed = attention_weights(
         q,
         q,
-        q_positions=at,
+        q_positions=positions,
         k_positions=rows,
         scheme=SCHEMES[name],
         **hidden(SCHEMES[name], tokens),
@@ -88,15 +88,15 @@ def test_one_row_of_positions_is_the_batch_with_that_row(name: str) -> None:
 
 @every_scheme
 def test_grouped_keys_are_repeated_keys(name: str) -> None:
-    tokens, at, q, kv = (
+    tokens, positions, q, kv = (
         normal(2, 6, WIDTH),
         arange(6),
         normal(2, HEADS, 6, WIDTH),
         normal(2, 2, 6, WIDTH, seed=1),
     )
     how: dict[str, Any] = {
-        "q_positions": at,
-        "k_positions": at,
+        "q_positions": positions,
+        "k_positions": positions,
         "scheme": SCHEMES[name],
         **hidden(SCHEMES[name], tokens),
     }
@@ -111,7 +111,7 @@ def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
     """Modules of 2 heads of 3 channels, with a function of (q, tokens) that reaches all
     of their parameters.
     """
-    at = arange(4)
+    positions = arange(4)
     shaw = Shaw(3, 2, generator=seeded(0))
     xl = TransformerXL(2, 3, 4, std=1.0, generator=seeded(0))
     deberta = DeBERTa(2, 3, 4, 2, std=1.0, generator=seeded(0))
@@ -131,18 +131,20 @@ def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
     curves = RelativeLogits(3, 2, 3, rank=2, std=1.0, generator=seeded(0))
 
     def shaw_both(q: Tensor, x: Tensor) -> Tensor:
-        return shaw.values(shaw.scores(q, q, at, at).softmax(-1), q, at, at)
+        return shaw.values(
+            shaw.scores(q, q, positions, positions).softmax(-1), q, positions, positions
+        )
 
     return {
         "Shaw": (shaw, shaw_both),
-        "TransformerXL": (xl, lambda q, x: xl.scores(q, q, at, at)),
-        "DeBERTa": (deberta, lambda q, x: deberta.scores(q, q, at, at)),
-        "TUPE": (tupe, lambda q, x: tupe(at, at) + q.sum()),
-        "CoPE": (cope, lambda q, x: cope.scores(q, q, at, at)),
-        "DAPE": (dape, lambda q, x: dape.scores(q, q, at, at)),
-        "ForgetGate": (gate, lambda q, x: gate(at, at, k_x=x)),
-        "PaTH": (path, lambda q, x: path.scores(q, q, at, at, k_x=x)),
-        "RelativeLogits": (curves, lambda q, x: curves(at, at, q_x=x)),
+        "TransformerXL": (xl, lambda q, x: xl.scores(q, q, positions, positions)),
+        "DeBERTa": (deberta, lambda q, x: deberta.scores(q, q, positions, positions)),
+        "TUPE": (tupe, lambda q, x: tupe(positions, positions) + q.sum()),
+        "CoPE": (cope, lambda q, x: cope.scores(q, q, positions, positions)),
+        "DAPE": (dape, lambda q, x: dape.scores(q, q, positions, positions)),
+        "ForgetGate": (gate, lambda q, x: gate(positions, positions, k_x=x)),
+        "PaTH": (path, lambda q, x: path.scores(q, q, positions, positions, k_x=x)),
+        "RelativeLogits": (curves, lambda q, x: curves(positions, positions, q_x=x)),
     }
 
 
@@ -177,7 +179,14 @@ def test_gradients_of_parameters_and_inputs(name: str) -> None:
 
 
 def test_attention_without_hidden_states_says_what_is_missing() -> None:
-    q, at = normal(1, HEADS, 3, WIDTH), arange(3)
+    q, positions = normal(1, HEADS, 3, WIDTH), arange(3)
     for name in HIDDEN:
         with pytest.raises(TypeError, match="must be given"):
-            attention(q, q, q, q_positions=at, k_positions=at, scheme=SCHEMES[name])
+            attention(
+                q,
+                q,
+                q,
+                q_positions=positions,
+                k_positions=positions,
+                scheme=SCHEMES[name],
+            )

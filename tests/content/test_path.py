@@ -63,24 +63,30 @@ def test_path_is_the_product_of_reflections_in_the_papers_order(
 
 
 def test_path_identities() -> None:
-    q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
+    q, k, positions = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
     w = unit(normal(1, 2, 6, 4, seed=2))
-    still = path_scores(q, k, at, at, w=w, beta=torch.zeros(1, 2, 6).double())
+    still = path_scores(
+        q, k, positions, positions, w=w, beta=torch.zeros(1, 2, 6).double()
+    )
     assert torch.equal(still, q @ k.mT)  # β = 0: NoPE
     # β = 2 is a reflection: two in a row along one w undo each other, so key n meets
     # H^(m−n), of parity m − n.
     same = w[:, :, :1].expand_as(w)
-    scores = path_scores(q, k, at, at, w=same, beta=torch.full((1, 2, 6), 2.0).double())
+    scores = path_scores(
+        q, k, positions, positions, w=same, beta=torch.full((1, 2, 6), 2.0).double()
+    )
     mirrored = (q - 2 * (q * same).sum(-1, keepdim=True) * same) @ k.mT
-    odd = (at[:, None] - at) % 2 == 1
+    odd = (positions[:, None] - positions) % 2 == 1
     expected = torch.where(odd, mirrored, q @ k.mT)
-    allowed = causal(at, at)
+    allowed = causal(positions, positions)
     assert max_error(scores[..., allowed], expected[..., allowed]) <= rounding(expected)
     # β = 1 forgets: what lies along w is gone after one step and stays gone.
-    scores = path_scores(q, same, at, at, w=same, beta=torch.ones(1, 2, 6).double())
-    assert float(scores[..., allowed & (at[:, None] > at)].abs().max()) <= rounding(
-        scores
+    scores = path_scores(
+        q, same, positions, positions, w=same, beta=torch.ones(1, 2, 6).double()
     )
+    assert float(
+        scores[..., allowed & (positions[:, None] > positions)].abs().max()
+    ) <= rounding(scores)
 
 
 def test_path_weights_are_reflections_of_every_hidden_state() -> None:

@@ -40,12 +40,17 @@ def test_relative_logits_are_the_equation(queries: int, keys: int, extent: int) 
 
 def test_relative_logits_are_shaws_with_another_query() -> None:
     module = RelativeLogits(5, 2, 7, rank=3, std=1.0, generator=seeded(0)).double()
-    x, at = normal(1, 7, 5), arange(7)
+    x, positions = normal(1, 7, 5), arange(7)
     mix = (x @ module.weight.mT).view(1, 7, 2, 3).transpose(1, 2)
     shaw = relative_key_scores(
-        mix, torch.zeros_like(mix), at, at, table=module.curves.mT.flip(0), left=6
+        mix,
+        torch.zeros_like(mix),
+        positions,
+        positions,
+        table=module.curves.mT.flip(0),
+        left=6,
     )
-    allowed, bias = causal(at, at), module(at, at, q_x=x)
+    allowed, bias = causal(positions, positions), module(positions, positions, q_x=x)
     assert max_error(bias[..., allowed], shaw[..., allowed]) <= rounding(bias)
 
 

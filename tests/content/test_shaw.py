@@ -50,14 +50,14 @@ def test_shaw_is_the_equation(clip: int, queries: int, keys: int, offset: int) -
 
 
 def test_bert_forms_are_the_equation() -> None:
-    q, k, table, at = (
+    q, k, table, positions = (
         normal(1, 2, 5, 3),
         normal(1, 2, 5, 3, seed=1),
         normal(6, 3, seed=2),
         arange(5),
     )
-    of_query = relative_key_scores(q, k, at, at, table=table, left=2)
-    of_both = relative_key_query_scores(q, k, at, at, table=table, left=2)
+    of_query = relative_key_scores(q, k, positions, positions, table=table, left=2)
+    of_both = relative_key_query_scores(q, k, positions, positions, table=table, left=2)
     for m in range(5):
         for n in range(5):
             a = table[max(-2, min(3, n - m)) + 2]
@@ -70,8 +70,10 @@ def test_bert_forms_are_the_equation() -> None:
 def test_shaw_without_clipping_and_with_constant_rows() -> None:
     shaw = Shaw(4, 2, generator=seeded(0)).double()
     shaw.key_table.data.copy_(shaw.key_table[0].expand(5, -1))
-    q, k, at = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
-    difference = shaw.scores(q, k, at, at) - q @ k.mT  # one constant for each row
+    q, k, positions = normal(1, 2, 6, 4), normal(1, 2, 6, 4, seed=1), arange(6)
+    difference = (
+        shaw.scores(q, k, positions, positions) - q @ k.mT
+    )  # one constant for each row
     assert max_error(difference, difference[..., :1].expand_as(difference)) <= rounding(
         difference
     )
@@ -82,8 +84,8 @@ def test_shaw_without_clipping_and_with_constant_rows() -> None:
 def test_bug_65_shaw_clipping(clip: int, dtype: torch.dtype) -> None:
     """Any length works, however short the table, and the rows at its ends learn."""
     for length, offset in itertools.product((1, 2, 6, 33), (0, 5, 100_000)):
-        at = arange(length, offset)
-        index = clipped_index(at, at, left=clip, right=clip)
+        positions = arange(length, offset)
+        index = clipped_index(positions, positions, left=clip, right=clip)
         assert index.tolist() == [
             [max(-clip, min(clip, n - m)) + clip for n in range(length)]
             for m in range(length)
@@ -96,11 +98,12 @@ def test_bug_65_shaw_clipping(clip: int, dtype: torch.dtype) -> None:
             normal(1, 2, length, 4, dtype=dtype),
         )
         assert shaw.key_table.shape == shaw.value_table.shape == (2 * clip + 1, 4)
-        scores = shaw.scores(q, q, at, at)
+        scores = shaw.scores(q, q, positions, positions)
         assert scores.dtype == dtype
         weights = torch.ones(1, 2, length, length)
         (
-            scores.float().sum() + shaw.values(weights, q.float(), at, at).sum()
+            scores.float().sum()
+            + shaw.values(weights, q.float(), positions, positions).sum()
         ).backward()
         reached = (
             torch.arange(2 * clip + 1) - clip

@@ -43,7 +43,7 @@ def test_tupe_is_the_equation() -> None:
 def test_tupe_r_resets_the_sum_as_released() -> None:
     tupe = TUPE(9, 5, 2, 4, std=1.0, generator=seeded(0)).double()
     nn.init.normal_(tupe.theta, generator=seeded(1))
-    t5, at = (
+    t5, positions = (
         T5Bias(
             2,
             bidirectional=True,
@@ -54,22 +54,31 @@ def test_tupe_r_resets_the_sum_as_released() -> None:
         ).double(),
         arange(9),
     )
-    paper = untie_cls(tupe.correlation(at, at) + t5(at, at), at, at, tupe.theta)
-    free = tupe.correlation(at, at) + t5(at, at)
+    paper = untie_cls(
+        tupe.correlation(positions, positions) + t5(positions, positions),
+        positions,
+        positions,
+        tupe.theta,
+    )
+    free = tupe.correlation(positions, positions) + t5(positions, positions)
     assert torch.equal(paper[:, :, 1:, 1:], free[:, :, 1:, 1:])
     assert torch.equal(paper[0, :, 0], tupe.theta[0][:, None].expand(2, 9))
     assert torch.equal(paper[0, :, 1:, 0], tupe.theta[1][:, None].expand(2, 8))
-    after = tupe(at, at) + t5(
-        at, at
+    after = tupe(positions, positions) + t5(
+        positions, positions
     )  # reset first, then b: [CLS] would still see the distance
     assert max_error(after[:, :, 0], after[:, :, 0, :1].expand(1, 2, 9)) > 0.1
 
 
 def test_tupe_scores_are_scaled_by_the_root_of_2d() -> None:
-    scheme, at, q = SCHEMES["TUPE"], arange(5), normal(1, HEADS, 5, WIDTH)
+    scheme, positions, q = SCHEMES["TUPE"], arange(5), normal(1, HEADS, 5, WIDTH)
     assert scheme.bias is not None
-    expected = (q @ q.mT / math.sqrt(2 * WIDTH) + scheme.bias(at, at)).softmax(-1)
-    weights = attention_weights(q, q, q_positions=at, k_positions=at, scheme=scheme)
+    expected = (
+        q @ q.mT / math.sqrt(2 * WIDTH) + scheme.bias(positions, positions)
+    ).softmax(-1)
+    weights = attention_weights(
+        q, q, q_positions=positions, k_positions=positions, scheme=scheme
+    )
     assert max_error(weights, expected) <= rounding(expected)
 
 

@@ -32,22 +32,22 @@ from posenc_lib.properties import max_error
 @settings(deadline=None, max_examples=20, derandomize=True, database=None)
 @given(axes=st.integers(1, 3), count=st.integers(1, 10), seed=st.integers(0, 99))
 def test_nerf_is_the_equation(axes: int, count: int, seed: int) -> None:
-    at = uniform(3, axes, seed=seed)
-    out = nerf(at, count, dtype=torch.float64)
+    positions = uniform(3, axes, seed=seed)
+    out = nerf(positions, count, dtype=torch.float64)
     for row in range(3):
         wanted = []
-        for p, k in itertools.product(at[row].tolist(), range(count)):
+        for p, k in itertools.product(positions[row].tolist(), range(count)):
             wanted += [math.sin(2**k * math.pi * p), math.cos(2**k * math.pi * p)]
         assert max_error(out[row], torch.tensor(wanted, dtype=torch.float64)) <= 1e-12
 
 
 @pytest.mark.parametrize(("axes", "count"), [(1, 1), (2, 3), (3, 5)])
 def test_random_fourier_is_the_equation(axes: int, count: int) -> None:
-    at, matrix = (
+    positions, matrix = (
         uniform(4, axes),
         gaussian_matrix(count, axes, std=2.0, generator=seeded()),
     )
-    out = random_fourier(at, matrix, dtype=torch.float64)
+    out = random_fourier(positions, matrix, dtype=torch.float64)
     for row, (i, function) in itertools.product(
         range(4), enumerate((math.cos, math.sin))
     ):
@@ -56,7 +56,7 @@ def test_random_fourier_is_the_equation(axes: int, count: int) -> None:
                 2
                 * math.pi
                 * math.fsum(
-                    float(matrix[k, a]) * float(at[row, a]) for a in range(axes)
+                    float(matrix[k, a]) * float(positions[row, a]) for a in range(axes)
                 )
             )
             assert float(out[row, i * count + k]) == pytest.approx(
@@ -65,13 +65,15 @@ def test_random_fourier_is_the_equation(axes: int, count: int) -> None:
 
 
 def test_random_fourier_estimates_the_gaussian_kernel() -> None:
-    count, sigma, at = 4000, 0.3, uniform(6, 2)
+    count, sigma, positions = 4000, 0.3, uniform(6, 2)
     features = random_fourier(
-        at,
+        positions,
         gaussian_matrix(count, 2, std=sigma, generator=seeded()),
         dtype=torch.float64,
     )
-    kernel = (-2 * math.pi**2 * sigma**2 * torch.cdist(at, at).square()).exp()
+    kernel = (
+        -2 * math.pi**2 * sigma**2 * torch.cdist(positions, positions).square()
+    ).exp()
     error = (features @ features.mT / count - kernel).abs()
     assert float(error.max()) <= 5 / math.sqrt(
         2 * count
@@ -81,18 +83,18 @@ def test_random_fourier_estimates_the_gaussian_kernel() -> None:
 
 
 def test_perceiver_is_the_equation() -> None:
-    at, sizes = uniform(4, 3), (4, 6, 9)
-    out = perceiver_fourier(at, 3, sizes, dtype=torch.float64)
+    positions, sizes = uniform(4, 3), (4, 6, 9)
+    out = perceiver_fourier(positions, 3, sizes, dtype=torch.float64)
     for row in range(4):
-        waves = [
+        features = [
             [
                 f(math.pi * (1 + (size / 2 - 1) * k / 2) * x)
-                for x, size in zip(at[row].tolist(), sizes, strict=True)
+                for x, size in zip(positions[row].tolist(), sizes, strict=True)
                 for k in range(3)
             ]
             for f in (math.sin, math.cos)
         ]
-        wanted = at[row].tolist() + waves[0] + waves[1]
+        wanted = positions[row].tolist() + features[0] + features[1]
         assert max_error(out[row], torch.tensor(wanted, dtype=torch.float64)) <= 1e-12
 
 
@@ -102,11 +104,11 @@ def test_learnable_fourier_is_the_equation() -> None:
         .double()
         .requires_grad_(False)
     )
-    at = uniform(5, 2)
-    out = module(at)
+    positions = uniform(5, 2)
+    out = module(positions)
     for row in range(5):
         angles = [
-            math.fsum(float(w[a]) * float(at[row, a]) for a in range(2))
+            math.fsum(float(w[a]) * float(positions[row, a]) for a in range(2))
             for w in module.frequencies
         ]
         x = [f(angle) / math.sqrt(6) for f in (math.cos, math.sin) for angle in angles]
@@ -131,11 +133,17 @@ def test_learnable_fourier_has_exact_angles(
         3, axes=2, features=16, hidden=8, generator=seeded(0)
     ).to(dtype)
     exact = copy.deepcopy(fourier).double()
-    at = 1e6 * uniform(50, 2)
-    assert max_error(fourier(at).double(), exact(at)) < 8 * torch.finfo(dtype).eps
+    positions = 1e6 * uniform(50, 2)
+    assert (
+        max_error(fourier(positions).double(), exact(positions))
+        < 8 * torch.finfo(dtype).eps
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = fourier(at)
-    assert max_error(inside.double(), exact(at)) < 8 * torch.finfo(torch.bfloat16).eps
+        inside = fourier(positions)
+    assert (
+        max_error(inside.double(), exact(positions))
+        < 8 * torch.finfo(torch.bfloat16).eps
+    )
 
 
 def test_learnable_fourier_begins_with_the_kernel_of_width_gamma() -> None:
@@ -180,16 +188,17 @@ def test_timestep_is_the_equation(dim: int, shift: float, cosine_first: bool) ->
 
 @pytest.mark.parametrize("dim", [4, 8, 9, 320])
 def test_timestep_reduces_to_the_tables_of_text(dim: int) -> None:
-    at = torch.tensor([0, 1, 7, 999])
+    positions = torch.tensor([0, 1, 7, 999])
     assert torch.equal(
-        timestep(at, dim, shift=1, cosine_first=False),
-        sinusoidal_tensor2tensor(at, dim),
+        timestep(positions, dim, shift=1, cosine_first=False),
+        sinusoidal_tensor2tensor(positions, dim),
     )
     if dim % 2 == 0:
-        text = sinusoidal(at, dim, layout="concatenated")
-        assert torch.equal(timestep(at, dim, shift=0, cosine_first=False), text)
+        text = sinusoidal(positions, dim, layout="concatenated")
+        assert torch.equal(timestep(positions, dim, shift=0, cosine_first=False), text)
         assert torch.equal(
-            timestep(at, dim, shift=0, cosine_first=True), text.roll(dim // 2, -1)
+            timestep(positions, dim, shift=0, cosine_first=True),
+            text.roll(dim // 2, -1),
         )
 
 

@@ -21,12 +21,14 @@ from posenc_lib.properties import max_error
 @pytest.mark.parametrize(("axes", "dim"), [(1, 2), (1, 8), (2, 4), (2, 8), (3, 12)])
 @pytest.mark.parametrize("layout", ["axis", "function"])
 def test_sinusoidal_grid_is_the_equation(axes: int, dim: int, layout: str) -> None:
-    at, share = 9 * uniform(3, axes), dim // (2 * axes)
-    out = sinusoidal_grid(at, dim, 100.0, layout=layout, dtype=torch.float64)
+    positions, share = 9 * uniform(3, axes), dim // (2 * axes)
+    out = sinusoidal_grid(positions, dim, 100.0, layout=layout, dtype=torch.float64)
     for row in range(3):
         blocks = {
             (axis, f): [
-                (math.sin, math.cos)[f](float(at[row, axis]) * 100 ** (-k / share))
+                (math.sin, math.cos)[f](
+                    float(positions[row, axis]) * 100 ** (-k / share)
+                )
                 for k in range(share)
             ]
             for axis, f in itertools.product(range(axes), (0, 1))
@@ -39,9 +41,10 @@ def test_sinusoidal_grid_is_the_equation(axes: int, dim: int, layout: str) -> No
 
 
 def test_sinusoidal_grid_of_one_axis_is_the_sinusoid() -> None:
-    at = arange(20)
+    positions = arange(20)
     assert torch.equal(
-        sinusoidal_grid(at[:, None], 8), sinusoidal(at, 8, layout="concatenated")
+        sinusoidal_grid(positions[:, None], 8),
+        sinusoidal(positions, 8, layout="concatenated"),
     )
 
 
@@ -54,8 +57,8 @@ def test_bug_55_sinusoid_formula(dim: int, layout: str, dtype: torch.dtype) -> N
     A quotient cut to a whole number has almost one frequency.
     """
     share = dim // 4
-    for axis, at in enumerate(torch.eye(2, dtype=torch.int64)):
-        out = sinusoidal_grid(at[None], dim, layout=layout, dtype=dtype)[0]
+    for axis, positions in enumerate(torch.eye(2, dtype=torch.int64)):
+        out = sinusoidal_grid(positions[None], dim, layout=layout, dtype=dtype)[0]
         blocks = out.view(2, 2, share)  # axis and function, or the other way round
         sines = blocks[axis, 0] if layout == "axis" else blocks[0, axis]
         wanted = torch.tensor(
@@ -127,8 +130,8 @@ def test_resize_is_bicubic(old: tuple[int, int], new: tuple[int, int]) -> None:
     table = normal(*old, 2)
     out = resize_grid(table, new)
 
-    def weights(axis: int, place: int) -> dict[int, float]:
-        centre = (place + 0.5) * old[axis] / new[axis] - 0.5
+    def weights(axis: int, index: int) -> dict[int, float]:
+        centre = (index + 0.5) * old[axis] / new[axis] - 0.5
         found: dict[int, float] = {}
         for tap in range(math.floor(centre) - 1, math.floor(centre) + 3):
             kept = min(max(tap, 0), old[axis] - 1)

@@ -42,10 +42,10 @@ def embedding_of(name: str) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_examples_have_a_row_for_each_position(name: str) -> None:
-    embedding, at = embedding_of(name), arange(12)
-    table = embedding(at)
+    embedding, positions = embedding_of(name), arange(12)
+    table = embedding(positions)
     assert table.shape == (12, WIDTH)
-    rows = torch.stack((at[:5], at[4:9]))
+    rows = torch.stack((positions[:5], positions[4:9]))
     assert max_error(embedding(rows), table[rows]) <= 1e-6
     assert (
         len(table.round(decimals=4).unique(dim=0)) == 12
@@ -88,19 +88,19 @@ def test_gradients(name: str) -> None:
 
 
 def everything(
-    at: Tensor, adjacency: Tensor, x: Tensor, frames: Tensor
+    positions: Tensor, adjacency: Tensor, x: Tensor, frames: Tensor
 ) -> list[Tensor]:
     """Every function and layer of the group once, in one graph."""
-    places = torch.stack((at, at + 1), -1)
+    points = torch.stack((positions, positions + 1), -1)
     return [
-        nerf(places, 3),
-        random_fourier(places, MATRIX),
-        perceiver_fourier(places, 3, (4, 6)),
-        timestep(at, 7, shift=1, cosine_first=False),
-        sinusoidal_grid(places, 8, layout="function"),
+        nerf(points, 3),
+        random_fourier(points, MATRIX),
+        perceiver_fourier(points, 3, (4, 6)),
+        timestep(positions, 7, shift=1, cosine_first=False),
+        sinusoidal_grid(points, 8, layout="function"),
         resize_grid(GRID.table, (3, 5)),
-        GRID(places.clamp(max=1)),
-        LEARNABLE(places),
+        GRID(points.clamp(max=1)),
+        LEARNABLE(points),
         PEG2(x, (2, 3)),
         WAV(frames),
         laplacian(adjacency),
@@ -169,8 +169,8 @@ def test_vmap_over_examples() -> None:
 
     x, frames = normal(1, 6, 2).float(), normal(1, 4, 4).float()
 
-    def one(at: Tensor, graph: Tensor) -> list[Tensor]:
-        return everything(at, graph, x, frames)
+    def one(positions: Tensor, graph: Tensor) -> list[Tensor]:
+        return everything(positions, graph, x, frames)
 
     mapped = torch.func.vmap(one)(rows, graphs)
     alone = [one(*pair) for pair in zip(rows, graphs, strict=True)]

@@ -24,9 +24,10 @@ from posenc_lib.rotary import RoPE
 def test_sinusoids_shift_linearly_and_see_the_distance(
     start: int, shift: int, pairs: int
 ) -> None:
-    at = torch.arange(start, start + 6)
+    positions = torch.arange(start, start + 6)
     here, there = (
-        sinusoidal(p, 2 * pairs, dtype=torch.float64) for p in (at, at + shift)
+        sinusoidal(p, 2 * pairs, dtype=torch.float64)
+        for p in (positions, positions + shift)
     )
     bound = 64 * EPS * (1 + abs(start) + abs(shift)) * pairs
     assert max_error(here @ here.T, there @ there.T) <= bound
@@ -50,8 +51,8 @@ def test_sinusoids_shift_linearly_and_see_the_distance(
 def test_positions_between_integers_are_taken_as_they_are(
     start: float, dim: int
 ) -> None:
-    at = torch.tensor([start], dtype=torch.float64)
+    positions = torch.tensor([start], dtype=torch.float64)
     for embed in (sinusoidal, sinusoidal_tensor2tensor):
-        assert torch.equal(embed(at.float(), dim), embed(at, dim))
+        assert torch.equal(embed(positions.float(), dim), embed(positions, dim))
         whole = torch.tensor([int(start)])
         assert torch.equal(embed(whole.double(), dim), embed(whole, dim))

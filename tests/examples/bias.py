@@ -104,7 +104,8 @@ def with_class(positions: Tensor) -> Tensor:
 def beit_relative_position_index(p: Case, x: Case) -> Fields:
     tokens = {(h, w): with_class(grid((h, w))) for h, w in p["windows"]}
     return {
-        f"w{h}x{w}": cls_window_index(at, at, (h, w)) for (h, w), at in tokens.items()
+        f"w{h}x{w}": cls_window_index(positions, positions, (h, w))
+        for (h, w), positions in tokens.items()
     }
 
 
@@ -161,21 +162,21 @@ class OnGrid(nn.Module):
         super().__init__()
         self.bias, self.class_token = bias, class_token
 
-    def places(self, positions: Tensor) -> Tensor:
+    def points(self, positions: Tensor) -> Tensor:
         p = positions - 1 if self.class_token else positions
-        places = torch.stack(
+        points = torch.stack(
             (p.div(COLUMNS, rounding_mode="floor"), p.remainder(COLUMNS)), -1
         )
-        return torch.where((p < 0)[..., None], -1, places)
+        return torch.where((p < 0)[..., None], -1, points)
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return self.bias(self.places(q_positions), self.places(k_positions))
+        return self.bias(self.points(q_positions), self.points(k_positions))
 
     def scores(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
     ) -> Tensor:
         return self.bias.scores(
-            q, k, self.places(q_positions), self.places(k_positions)
+            q, k, self.points(q_positions), self.points(k_positions)
         )
 
 
@@ -262,5 +263,5 @@ def bias_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return bias
 
 
-def places(window: tuple[int, ...]) -> list[tuple[int, ...]]:
+def points(window: tuple[int, ...]) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, window)))

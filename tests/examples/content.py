@@ -72,14 +72,14 @@ def bert_layer(p: Case, x: Case, scores: Callable[..., Tensor]) -> Fields:
         "BERT",
         scores=partial(scores, table=table, left=p["max_position_embeddings"] - 1),
     )
-    at = {
+    positions = {
         "q_positions": arange(p["seq_len"]),
         "k_positions": arange(p["seq_len"]),
         "scheme": scheme,
     }
     return {
-        "attention_probs": attention_weights(q, k, **at),
-        "output": attention(q, k, v, **at).transpose(1, 2).flatten(-2),
+        "attention_probs": attention_weights(q, k, **positions),
+        "output": attention(q, k, v, **positions).transpose(1, 2).flatten(-2),
     }
 
 
@@ -97,11 +97,11 @@ def shaw_relative_key_wav2vec2bert(p: Case, x: Case) -> Fields:
         len(table)
         == p["left_max_position_embeddings"] + 1 + p["right_max_position_embeddings"]
     )
-    at, left = arange(q.shape[2]), p["left_max_position_embeddings"]
+    positions, left = arange(q.shape[2]), p["left_max_position_embeddings"]
     no_content = torch.zeros_like(q)  # the peer returns the relative term alone
     return {
         "position_bias": relative_key_scores(
-            q, no_content, at, at, table=table, left=left
+            q, no_content, positions, positions, table=table, left=left
         )
         * p["scaling"]
     }
@@ -128,7 +128,7 @@ def transformer_xl_rel_attention(p: Case, x: Case) -> Fields:
     Its R is random, so the distances are shifted into place as in the peer.
     """
     assert p["mem_len"] == 0
-    heads, dim, at = p["n_head"], p["d_head"], arange(p["qlen"])
+    heads, dim, positions = p["n_head"], p["d_head"], arange(p["qlen"])
     tokens = double(x["w"]).transpose(0, 1)  # (B, T, D)
 
     def split(y: Tensor) -> Tensor:
@@ -147,11 +147,17 @@ def transformer_xl_rel_attention(p: Case, x: Case) -> Fields:
         by_distance = (q + content.v[:, None]) @ of_distance.mT
         return content.scores(q, k, m, n) + relative_shift(by_distance)
 
-    allowed = causal(at, at)
+    allowed = causal(positions, positions)
     assert torch.equal(~allowed, torch.tensor(x["attn_mask_true_is_masked"]).bool())
     scheme = PositionScheme("Transformer-XL", scores=scores)
     out = attention(
-        q, k, v, q_positions=at, k_positions=at, scheme=scheme, mask=allowed
+        q,
+        k,
+        v,
+        q_positions=positions,
+        k_positions=positions,
+        scheme=scheme,
+        mask=allowed,
     )
     mixed = tokens + out.transpose(1, 2).flatten(-2) @ double(x["o_net"]).mT
     return {
@@ -171,8 +177,11 @@ def parakeet_rel_shift(p: Case, x: Case) -> Fields:
 
 
 def music_transformer_skew(p: Case, x: Case) -> Fields:
-    skewed, at = relative_shift(torch.tensor(x["QEr"])), arange(p["length"])
-    return {"Srel": skewed, "Srel_causal": skewed.masked_fill(~causal(at, at), 0)}
+    skewed, positions = relative_shift(torch.tensor(x["QEr"])), arange(p["length"])
+    return {
+        "Srel": skewed,
+        "Srel_causal": skewed.masked_fill(~causal(positions, positions), 0),
+    }
 
 
 def conformer_relative_position(p: Case, x: Case) -> Fields:
@@ -187,7 +196,7 @@ def conformer_relative_position(p: Case, x: Case) -> Fields:
         v=double(x["pos_bias_v"]),
         weight=weight[:, halves],
     )
-    q, at = double(x["query"]), arange(length)
+    q, positions = double(x["query"]), arange(length)
     # Unit vectors as keys show q + u itself, zeros leave the term of the distance
     # alone.
     units = torch.eye(dim, dtype=torch.float64).expand(*q.shape[:2], -1, -1)
@@ -196,8 +205,9 @@ def conformer_relative_position(p: Case, x: Case) -> Fields:
     silent = filled(layer_like(layer), u=layer.u.detach())
     return {
         "relative_position_embeddings": sinusoidal(distances, heads * dim)[None],
-        "query_plus_u": silent.scores(q, units, at, far),
-        "position_scores": layer.scores(q, torch.zeros_like(q), at, at) * dim**-0.5,
+        "query_plus_u": silent.scores(q, units, positions, far),
+        "position_scores": layer.scores(q, torch.zeros_like(q), positions, positions)
+        * dim**-0.5,
     }
 
 
@@ -243,12 +253,12 @@ def deberta_v2_disentangled_bias(p: Case, x: Case) -> Fields:
         .transpose(0, 1)
         for name in ("key_proj", "query_proj")
     )
-    at = arange(q.shape[2])
+    positions = arange(q.shape[2])
     scores = deberta_v2_scores(
         q,
         k,
-        at,
-        at,
+        positions,
+        positions,
         position_keys=keys,
         position_queries=queries,
         max_distance=p["max_relative_positions"],
@@ -263,10 +273,10 @@ def cope_xtransformers(p: Case, x: Case) -> Fields:
     assert not p["soft_onehot"]
     assert not p["talking_heads"]
     cope = filled(CoPE(p["dim"], p["max_pos"]), table=double(x["pos_emb"]))
-    q, at = double(x["query"]), arange(len(x["query"][0][0]))
+    q, positions = double(x["query"]), arange(len(x["query"][0][0]))
     return {
         "cope_logits": cope.interpolate(
-            q, contextual_positions(double(x["attn_logits"]), at, at)
+            q, contextual_positions(double(x["attn_logits"]), positions, positions)
         )
     }
 
@@ -278,8 +288,8 @@ def data_dependent_alibi_xtransformers(p: Case, x: Case) -> Fields:
         weight=double(x["weight"]),
         bias=double(x["bias"]),
     )
-    k_x, at = double(x["x"]), arange(len(x["x"][0]))
-    return {"bias_out": gate(at, at, k_x=k_x)}
+    k_x, positions = double(x["x"]), arange(len(x["x"][0]))
+    return {"bias_out": gate(positions, positions, k_x=k_x)}
 
 
 ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {

@@ -85,12 +85,12 @@ def timestep_embedding_diffusers(p: Case, x: Case) -> Fields:
 def sincos2d_mae_diffusers(p: Case, x: Case) -> Fields:
     assert not p["cls_token"]
     size = torch.tensor(p["grid_size"])
-    places = (
+    points = (
         grid(p["grid_size"]).double() * p["base_size"] / size / p["interpolation_scale"]
     )
     return {
         "pos_embed": sinusoidal_grid(
-            places.flip(-1), p["embed_dim"], dtype=torch.float64
+            points.flip(-1), p["embed_dim"], dtype=torch.float64
         )
     }
 
@@ -133,7 +133,7 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 WIDTH, COLUMNS = 8, 4
 
 
-def places(positions: Tensor) -> Tensor:
+def points(positions: Tensor) -> Tensor:
     return torch.stack(
         (positions.div(COLUMNS, rounding_mode="floor"), positions.remainder(COLUMNS)),
         -1,
@@ -148,7 +148,7 @@ class OnGrid(nn.Module):
         self.embedding = embedding
 
     def forward(self, positions: Tensor) -> Tensor:
-        return self.embedding(places(positions))
+        return self.embedding(points(positions))
 
 
 SCHEMES: dict[str, PositionScheme] = {
@@ -158,7 +158,7 @@ SCHEMES: dict[str, PositionScheme] = {
     "random Fourier": PositionScheme(
         "random Fourier",
         embedding=lambda p: random_fourier(
-            places(p) / 8, gaussian_matrix(WIDTH // 2, 2, std=1.0, generator=seeded())
+            points(p) / 8, gaussian_matrix(WIDTH // 2, 2, std=1.0, generator=seeded())
         ),
     ),
     "learnable Fourier": PositionScheme(
@@ -173,7 +173,7 @@ SCHEMES: dict[str, PositionScheme] = {
         "timestep", embedding=partial(timestep, dim=WIDTH, shift=1, cosine_first=False)
     ),
     "grid sinusoid": PositionScheme(
-        "grid sinusoid", embedding=lambda p: sinusoidal_grid(places(p), WIDTH)
+        "grid sinusoid", embedding=lambda p: sinusoidal_grid(points(p), WIDTH)
     ),
     "learned grid": PositionScheme(
         "learned grid",

@@ -32,14 +32,16 @@ Fields = dict[str, Tensor]
 
 
 def xpos_rotary_embedding_torch(p: Case, x: Case) -> Fields:
-    at = arange(p["length"])
+    positions = arange(p["length"])
     xpos = XPos(
         inverse_frequencies(p["dim"]),
         scale_base=p["xpos_scale_base"],
         centre=p["length"] // 2,
     )
-    q, k = xpos.transform(torch.tensor(x["q"]), torch.tensor(x["k"]), at, at)
-    scale = xpos.scales(at).repeat_interleave(2, -1)
+    q, k = xpos.transform(
+        torch.tensor(x["q"]), torch.tensor(x["k"]), positions, positions
+    )
+    scale = xpos.scales(positions).repeat_interleave(2, -1)
     return {"scale": scale, "q_out": q, "k_out": k, "logits": q @ k.mT}
 
 
@@ -51,9 +53,12 @@ def xpos_torchscale(p: Case, x: Case) -> Fields:
         scale_base=p["scale_base"],
         centre=(total + 1) // 2,
     )
-    at = arange(p["length"], offset=p["offset"])
+    positions = arange(p["length"], offset=p["offset"])
     q, k = xpos.transform(
-        torch.tensor(x["q"])[:, None], torch.tensor(x["k"])[:, None], at, at
+        torch.tensor(x["q"])[:, None],
+        torch.tensor(x["k"])[:, None],
+        positions,
+        positions,
     )
     return {"q_out": q[:, 0], "k_out": k[:, 0], "logits": (q @ k.mT)[:, 0]}
 
@@ -61,9 +66,9 @@ def xpos_torchscale(p: Case, x: Case) -> Fields:
 def pope_polar_xtransformers(p: Case, x: Case) -> Fields:
     pope = PoPE(p["dim"], heads=p["heads"])
     pope.load_state_dict({"phase": torch.tensor(x["learned_bias"])[:, 0]})
-    at, t = arange(p["length"]), torch.tensor(x["t"])
+    positions, t = arange(p["length"]), torch.tensor(x["t"])
     with torch.no_grad():
-        q, k = pope.transform(t, t, at, at)
+        q, k = pope.transform(t, t, positions, positions)
     return {"query_side": q, "key_side": k}
 
 
@@ -171,7 +176,7 @@ NOT: dict[tuple[str, str], str] = {
     (
         "RePo",
         "nothing at position zero",
-    ): "it turns by positions that it reads from the tokens",
+    ): "it rotates by positions that it reads from the tokens",
     **{
         (name, "decays with distance"): "its cosines turn back up"
         for name in SCHEMES

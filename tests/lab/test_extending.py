@@ -23,10 +23,10 @@ def test_remedies_are_what_they_are_called() -> None:
     )  # d = 8, L = 32
     found, omega = lab.extension_methods(settings), inverse_frequencies(8)
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=seeded(5))
-    at, past = torch.tensor([100]), torch.tensor([60])
+    positions, past = torch.tensor([100]), torch.tensor([60])
 
     def score(each: PositionScheme) -> float:
-        turned_q, turned_k = each.transform(q, k, at, past)
+        turned_q, turned_k = each.transform(q, k, positions, past)
         return float((turned_q * turned_k).sum())
 
     def by_hand(frequencies: torch.Tensor) -> float:
@@ -50,7 +50,7 @@ def test_remedies_are_what_they_are_called() -> None:
         assert score(found[name]) == pytest.approx(expected["as trained"], abs=1e-9)
         size = int(name.split()[1])
         assert found[name].mask(
-            at, torch.tensor([101 - size, 100 - size])
+            positions, torch.tensor([101 - size, 100 - size])
         ).tolist() == [[True, False]]
     assert list(found) == [each.name for each in found.values()]
     with pytest.raises(ValueError, match="name must be one of 'rope'; got 'nope'"):

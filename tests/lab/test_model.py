@@ -86,21 +86,27 @@ def test_hidden_states_go_to_schemes_that_take_them() -> None:
 
 def test_another_scheme_at_test_time() -> None:
     tokens = torch.randint(16, (2, 9), generator=seeded())
-    net, at = model(scheme.rope(4), layers=2), arange(9)
+    net, positions = model(scheme.rope(4), layers=2), arange(9)
     sharp = PositionScheme("ALiBi", bias=partial(alibi, slopes=alibi_slopes(2)))
     torch.testing.assert_close(
-        net(tokens, at, scheme=sharp), model(sharp, layers=2)(tokens, at)
+        net(tokens, positions, scheme=sharp), model(sharp, layers=2)(tokens, positions)
     )
-    assert not torch.allclose(net(tokens, at, scheme=NOPE), net(tokens, at))
+    assert not torch.allclose(
+        net(tokens, positions, scheme=NOPE), net(tokens, positions)
+    )
     assert net.scheme.name == "RoPE"
     near = replace(net.scheme, mask=partial(sliding_window, size=2))
-    for weights in net.weights(tokens, at, scheme=near):
+    for weights in net.weights(tokens, positions, scheme=near):
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 9))
-        assert (weights[:, :, ~sliding_window(at, at, 2)] == 0).all()
-    assert all((weights > 0).all() for weights in net.weights(tokens, at))
+        assert (weights[:, :, ~sliding_window(positions, positions, 2)] == 0).all()
+    assert all((weights > 0).all() for weights in net.weights(tokens, positions))
     # positions are an argument: RoPE doesn't feel a shift, and feels a stretch
-    torch.testing.assert_close(net(tokens, at + 5), net(tokens, at), atol=1e-4, rtol=0)
-    assert not torch.allclose(net(tokens, at * 3), net(tokens, at), atol=1e-2)
+    torch.testing.assert_close(
+        net(tokens, positions + 5), net(tokens, positions), atol=1e-4, rtol=0
+    )
+    assert not torch.allclose(
+        net(tokens, positions * 3), net(tokens, positions), atol=1e-2
+    )
 
 
 # ---- refused input

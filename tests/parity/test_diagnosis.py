@@ -210,11 +210,13 @@ def rotations() -> dict[str, tuple[Function, int, dict[str, Any], dict[str, Any]
     }
 
     def x_rotary(factor: float) -> Function:
-        return lambda x, at: x_transformers.apply_rotary_pos_emb(x, of_x[factor](at)[0])
+        return lambda x, positions: x_transformers.apply_rotary_pos_emb(
+            x, of_x[factor](positions)[0]
+        )
 
     def torch_rotary(factor: float) -> Function:
-        return lambda x, at: rotary_embedding_torch.apply_rotary_emb(
-            of_torch[factor](at), x
+        return lambda x, positions: rotary_embedding_torch.apply_rotary_emb(
+            of_torch[factor](positions), x
         )
 
     return {
@@ -227,7 +229,9 @@ def rotations() -> dict[str, tuple[Function, int, dict[str, Any], dict[str, Any]
         ),
         "deepseek_v2": (single(v2.apply_rotary_emb, of_v2), 64, {}, neighbours),
         "deepseek_v3": (
-            lambda x, at: v3.apply_rotary_pos_emb_interleave(x, x, *of_v3(x, at))[0],
+            lambda x, positions: v3.apply_rotary_pos_emb_interleave(
+                x, x, *of_v3(x, positions)
+            )[0],
             *(64, {}, {"layout": "interleaved in, half out", "base": 10_000.0}),
         ),
         "x-transformers": (x_rotary(1.0), 64, {}, part),
@@ -260,7 +264,9 @@ def test_rotary_embedding_torch_counts_in_the_dtype_of_the_query() -> None:
     """
     rotary = rotary_embedding_torch.RotaryEmbedding(64)
     report = diagnose(
-        lambda x, at: rotary.rotate_queries_or_keys(x, offset=int(at[0])), 64, base=1e4
+        lambda x, positions: rotary.rotate_queries_or_keys(x, offset=int(positions[0])),
+        64,
+        base=1e4,
     )
     assert report.codes == {"low-precision", "order-ignored"}, str(report)
     x = torch.tensor([1.0, 0.0] * 32, dtype=torch.bfloat16).expand(1, 1, 2, -1)
@@ -290,25 +296,31 @@ def tables() -> dict[
     fsmt = modeling_fsmt.SinusoidalPositionalEmbedding.get_embedding(LONG, 64, None)
     return {
         "whisper": (
-            lambda at: modeling_whisper.sinusoids(LONG, 64)[at],
+            lambda positions: modeling_whisper.sinusoids(LONG, 64)[positions],
             {},
             sine | divided,
         ),
-        "marian": (lambda at: marian(None, position_ids=at), {}, sine),
+        "marian": (lambda positions: marian(None, position_ids=positions), {}, sine),
         "m2m_100": (
-            lambda at: m2m.weights[at + 2],
+            lambda positions: m2m.weights[positions + 2],
             {"offset": 2},
             sine | divided,
         ),  # from padding_idx + 1
-        "musicgen": (lambda at: musicgen.weights[at], {}, cosine | divided),
-        "fsmt": (lambda at: fsmt[at], {}, sine | divided),
+        "musicgen": (
+            lambda positions: musicgen.weights[positions],
+            {},
+            cosine | divided,
+        ),
+        "fsmt": (lambda positions: fsmt[positions], {}, sine | divided),
         "gptj": (
-            lambda at: modeling_gptj.create_sinusoidal_positions(LONG, 64)[at],
+            lambda positions: modeling_gptj.create_sinusoidal_positions(LONG, 64)[
+                positions
+            ],
             {},
             sine,
         ),
         "x-transformers": (
-            lambda at: scaled(torch.zeros(1, len(at), 64), pos=at),
+            lambda positions: scaled(torch.zeros(1, len(positions), 64), pos=positions),
             *({}, sine | {"length of a pair": 0.125}),
         ),
     }
@@ -325,7 +337,7 @@ def test_tables(name: str) -> None:
 
 def test_the_row_of_padding() -> None:
     m2m = modeling_m2m_100.M2M100SinusoidalPositionalEmbedding(1024, 64, padding_idx=1)
-    assert diagnose(lambda at: m2m.weights[at], 64).codes == {"zero-row"}
+    assert diagnose(lambda positions: m2m.weights[positions], 64).codes == {"zero-row"}
 
 
 # ---- biases

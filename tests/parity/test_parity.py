@@ -375,7 +375,7 @@ def test_x_transformers_rotary(xpos: bool, seed: int) -> None:
         dim, use_xpos=xpos, base_rescale_factor=factor
     )
     freqs, scale = peer.forward_from_seq_len(length)
-    q, k, at = (
+    q, k, positions = (
         draw(2, 4, length, dim, seed=seed),
         draw(2, 4, length, dim, seed=seed + 100),
         arange(length),
@@ -386,11 +386,11 @@ def test_x_transformers_rotary(xpos: bool, seed: int) -> None:
     ]
     if xpos:
         ours = XPos(inverse_frequencies(dim), centre=length // 2).transform(
-            q, k, at, at
+            q, k, positions, positions
         )
     else:
         ours = RoPE(ntk_aware(dim, 1e4, factor=factor).frequencies).transform(
-            q, k, at, at
+            q, k, positions, positions
         )
     # xPos: a scale up to ζ₀^(−20/512), and its own power's rounding.
     for a, b in zip(ours, theirs, strict=True):
@@ -406,12 +406,12 @@ def test_x_transformers_polar(seed: int) -> None:
     )
     pope = PoPE(dim, heads=heads)
     pope.load_state_dict({"phase": peer.learned_bias.detach()[:, 0]})
-    q, k, at = (
+    q, k, positions = (
         draw(2, heads, length, dim, seed=seed),
         draw(2, heads, length, dim, seed=seed + 100),
         arange(length),
     )
-    freqs, bias = peer(at)
+    freqs, bias = peer(positions)
     freqs = freqs[:, None] if freqs.dim() == 3 else freqs
     theirs = torch.nn.functional.softplus(q), torch.nn.functional.softplus(k)
     turned_q = torch.cat((theirs[0] * freqs.cos(), theirs[0] * freqs.sin()), -1)
@@ -421,7 +421,7 @@ def test_x_transformers_polar(seed: int) -> None:
     assert torch.equal(
         turned_q, x_transformers.apply_polar_pos_emb(q, freqs.expand(2, heads, -1, -1))
     )
-    ours = pope.transform(q, k, at, at)
+    ours = pope.transform(q, k, positions, positions)
     # Phases add 2π to the largest angle.
     tolerance = of_turning(length + 7, 1e4, theirs[0].maximum(theirs[1]))
     same(
@@ -520,18 +520,18 @@ def test_alibi(heads: int) -> None:
 
 @pytest.mark.parametrize("window", [(2, 2), (7, 7), (3, 5), (8, 4)])
 def test_windows(window: tuple[int, int]) -> None:
-    at = grid(window)
+    positions = grid(window)
     swin = modeling_swin.SwinRelativePositionBias(
         1, window
     )._create_relative_position_index()
-    assert torch.equal(window_index(at, at, window), swin)
-    with_class = torch.nn.functional.pad(at, (0, 0, 1, 0), value=-1)
+    assert torch.equal(window_index(positions, positions, window), swin)
+    with_class = torch.nn.functional.pad(positions, (0, 0, 1, 0), value=-1)
     beit = modeling_beit.BeitRelativePositionBias.generate_relative_position_index(
         window
     )
     assert torch.equal(cls_window_index(with_class, with_class, window), beit)
     timm = timm_layer("pos_embed_rel").gen_relative_position_index
-    assert torch.equal(window_index(at, at, window), timm(window))
+    assert torch.equal(window_index(positions, positions, window), timm(window))
     assert torch.equal(
         cls_window_index(with_class, with_class, window), timm(window, class_token=True)
     )
@@ -591,12 +591,12 @@ def test_x_transformers_cope(seed: int) -> None:
     peer.pos_emb.data.copy_(draw(count, dim, seed=seed))
     ours = CoPE(dim, count)
     ours.load_state_dict({"table": peer.pos_emb.detach()})
-    q, at = draw(2, heads, length, dim, seed=seed), arange(length)
+    q, positions = draw(2, heads, length, dim, seed=seed), arange(length)
     logits = draw(2, heads, length, length, seed=seed + 100)
     masked = logits.masked_fill(
         torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf
     )
-    contextual = ours.interpolate(q, contextual_positions(masked, at, at))
+    contextual = ours.interpolate(q, contextual_positions(masked, positions, positions))
     # A count of up to 11 gates, summed from the other end, moves along a table whose
     # rows differ by q·e.
     size = float((q @ peer.pos_emb.detach().T).abs().max())
@@ -618,14 +618,14 @@ def test_x_transformers_forgetting(seed: int) -> None:
     ours.load_state_dict(
         {"weight": linear_layer.weight.detach(), "bias": linear_layer.bias.detach()}
     )
-    x, at = draw(2, length, dim, seed=seed), arange(length)
+    x, positions = draw(2, length, dim, seed=seed), arange(length)
     theirs = peer(x)
     allowed = torch.ones(
         length, length, dtype=torch.bool
     ).tril()  # the peer leaves the rest to its mask
     size = float(theirs.detach().abs().max()) + 1
     same(
-        ours(at, at, k_x=x)[..., allowed],
+        ours(positions, positions, k_x=x)[..., allowed],
         theirs[..., allowed],
         atol=2 * length * EPS * size,
     )
@@ -641,26 +641,34 @@ def test_inkling_relative_logits(seed: int) -> None:
             "curves": draw(rank, extent, seed=seed + 50),
         }
     )
-    x, at = draw(2, length, dim, seed=seed + 100), arange(length)
+    x, positions = draw(2, length, dim, seed=seed + 100), arange(length)
     states = (x @ ours.weight.detach().T).unflatten(-1, (heads, rank))
     peer = modeling_inkling.InklingRelativeLogits(rank, extent)
     peer.proj.data.copy_(ours.curves.detach())
     allowed = torch.ones(length, length, dtype=torch.bool).tril()
-    theirs = peer(states, at, at)
+    theirs = peer(states, positions, positions)
     bound = (
         4
         * (dim + rank)
         * EPS
         * float(states.abs().max() * ours.curves.detach().abs().max())
     )
-    same(ours(at, at, q_x=x)[..., allowed], theirs[..., allowed], atol=bound)
+    same(
+        ours(positions, positions, q_x=x)[..., allowed],
+        theirs[..., allowed],
+        atol=bound,
+    )
 
     other = x_transformers.RelativeProjPositionalBias(dim, heads, rank, extent)
     layer = other.to_distance_weights[0]
     layer.weight.data.copy_(ours.weight.detach())
     layer.bias.data.zero_()
     other.distance_bank.data.copy_(ours.curves.detach())
-    same(ours(at, at, q_x=x)[..., allowed], other(x)[..., allowed], atol=bound)
+    same(
+        ours(positions, positions, q_x=x)[..., allowed],
+        other(x)[..., allowed],
+        atol=bound,
+    )
 
 
 # ---- grids

@@ -43,21 +43,21 @@ def tokens(length: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def latent_qkv(
-    x: Tensor, at: Tensor, rope: RoPE = ROPE
+    x: Tensor, positions: Tensor, rope: RoPE = ROPE
 ) -> tuple[Tensor, Tensor, Tensor]:
     queries, keys = projections(rope)
-    return queries(x, at), *keys.expand(*keys(x, at))
+    return queries(x, positions), *keys.expand(*keys(x, positions))
 
 
 @torch.no_grad()
 def test_latent_attention_is_its_equation() -> None:
     queries, keys = projections()
-    x, at = tokens(), torch.tensor([0, 1, 5, 6, 9])
-    q, k, v = queries(x, at), *keys.expand(*keys(x, at))
+    x, positions = tokens(), torch.tensor([0, 1, 5, 6, 9])
+    q, k, v = queries(x, positions), *keys.expand(*keys(x, positions))
     assert q.shape == k.shape == (2, HEADS, 5, CONTENT + 4)
     assert v.shape == (2, HEADS, 5, VALUE)
     for b in range(2):
-        for t, position in enumerate(at.tolist()):
+        for t, position in enumerate(positions.tolist()):
 
             def rotated(vector: Tensor, position: int = position) -> Tensor:
                 c, s = (f(position * ROPE.frequencies) for f in (torch.cos, torch.sin))
@@ -90,13 +90,13 @@ def test_latent_attention_is_its_equation() -> None:
 
 @torch.no_grad()
 def test_content_needs_no_keys_but_the_latent() -> None:
-    """W^UK can be multiplied into W^UQ, since nothing turns between them.
+    """W^UK can be multiplied into W^UQ, since nothing rotates between them.
 
     Scores come from the cache as it is.
     """
     queries, keys = projections()
-    x, at = tokens(), arange(5)
-    q, (latent, shared) = queries(x, at), keys(x, at)
+    x, positions = tokens(), arange(5)
+    q, (latent, shared) = queries(x, positions), keys(x, positions)
     up = keys.key_up.weight.reshape(HEADS, CONTENT, LATENT)
     absorbed = torch.einsum("bhtc,hcl->bhtl", q[..., :CONTENT], up) @ latent[:, None].mT
     scores = absorbed + q[..., CONTENT:] @ shared.mT
@@ -106,36 +106,43 @@ def test_content_needs_no_keys_but_the_latent() -> None:
 
 @torch.no_grad()
 def test_latent_scores_are_relative_and_decode_step_by_step() -> None:
-    x, at = tokens(), arange(5)
-    q, k, v = latent_qkv(x, at)
-    moved_q, moved_k, _ = latent_qkv(x, at + 1000)
+    x, positions = tokens(), arange(5)
+    q, k, v = latent_qkv(x, positions)
+    moved_q, moved_k, _ = latent_qkv(x, positions + 1000)
     assert torch.allclose(q @ k.mT, moved_q @ moved_k.mT, rtol=0, atol=1e-10)
     assert float((q - moved_q).abs().max()) > 0.1
-    whole = attention(q, k, v, q_positions=at, k_positions=at, mask=causal(at, at))
+    whole = attention(
+        q,
+        k,
+        v,
+        q_positions=positions,
+        k_positions=positions,
+        mask=causal(positions, positions),
+    )
     queries, keys = projections()
     cache: list[tuple[Tensor, Tensor]] = []
     for t in range(5):
         one = x[:, t : t + 1]
-        cache.append(keys(one, at[t : t + 1]))
+        cache.append(keys(one, positions[t : t + 1]))
         k, v = keys.expand(
             torch.cat([c[0] for c in cache], 1), torch.cat([c[1] for c in cache], 2)
         )
         step = attention(
-            queries(one, at[t : t + 1]),
+            queries(one, positions[t : t + 1]),
             k,
             v,
-            q_positions=at[t : t + 1],
-            k_positions=at[: t + 1],
+            q_positions=positions[t : t + 1],
+            k_positions=positions[: t + 1],
         )
         assert torch.allclose(step, whole[:, :, t : t + 1], rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
 def test_latent_positions_of_a_padded_batch() -> None:
-    at = from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
-    q, k, _ = latent_qkv(tokens(), at)
+    positions = from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
+    q, k, _ = latent_qkv(tokens(), positions)
     for row in range(2):
-        one_q, one_k, _ = latent_qkv(tokens(), at[row])
+        one_q, one_k, _ = latent_qkv(tokens(), positions[row])
         assert same_but_for_rounding(q[row], one_q[row])
         assert same_but_for_rounding(k[row], one_k[row])
 
@@ -144,10 +151,12 @@ def test_latent_positions_of_a_padded_batch() -> None:
 @torch.no_grad()
 def test_latent_dtypes_and_devices(dtype: torch.dtype) -> None:
     queries, keys = projections(dtype=dtype)
-    x, at = tokens(dtype=dtype), arange(5)
-    reference = latent_qkv(tokens(), at)
+    x, positions = tokens(dtype=dtype), arange(5)
+    reference = latent_qkv(tokens(), positions)
     for mine, exact in zip(
-        (queries(x, at), *keys.expand(*keys(x, at))), reference, strict=True
+        (queries(x, positions), *keys.expand(*keys(x, positions))),
+        reference,
+        strict=True,
     ):
         assert mine.dtype == dtype
         size = float(exact.abs().max())
@@ -156,18 +165,18 @@ def test_latent_dtypes_and_devices(dtype: torch.dtype) -> None:
             < 100 * torch.finfo(dtype).eps * size
         )
     meta_q, meta_k = (module.to("meta") for module in (queries, keys))
-    assert meta_q(x.to("meta"), at.to("meta")).shape == reference[0].shape
-    assert [y.shape for y in meta_k.expand(*meta_k(x.to("meta"), at.to("meta")))] == [
-        y.shape for y in reference[1:]
-    ]
+    assert meta_q(x.to("meta"), positions.to("meta")).shape == reference[0].shape
+    assert [
+        y.shape for y in meta_k.expand(*meta_k(x.to("meta"), positions.to("meta")))
+    ] == [y.shape for y in reference[1:]]
 
 
 def test_latent_compiles_and_has_gradients() -> None:
     queries, keys = projections()
-    x, at = tokens(3)[:1].requires_grad_(), arange(3)
+    x, positions = tokens(3)[:1].requires_grad_(), arange(3)
 
     def both(x: Tensor) -> tuple[Tensor, ...]:
-        return queries(x, at), *keys.expand(*keys(x, at))
+        return queries(x, positions), *keys.expand(*keys(x, positions))
 
     compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
     assert all(torch.allclose(a, b) for a, b in zip(compiled(x), both(x), strict=True))

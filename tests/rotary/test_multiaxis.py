@@ -58,9 +58,13 @@ SHARED = (mrope_frequencies, mrope_interleaved_frequencies, videorope_frequencie
 
 
 def scores(
-    rope: AxialRoPE | MixedRoPE, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor
+    rope: AxialRoPE | MixedRoPE,
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
 ) -> Tensor:
-    q, k = rope.transform(q, k, q_at, k_at)
+    q, k = rope.transform(q, k, q_positions, k_positions)
     return q @ k.mT
 
 
@@ -82,13 +86,15 @@ def test_brute_force(layout: str, batched: bool, by_head: bool) -> None:
         normal(batch, heads, length, 8, seed=2),
         normal(batch, heads, length, 8, seed=3),
     )
-    q_at, k_at = (
+    q_positions, k_positions = (
         normal(*((batch,) if batched else ()), length, axes, seed=s) * 5 for s in (4, 5)
     )
-    q_out, k_out = AxialRoPE(frequencies, layout=layout).transform(q, k, q_at, k_at)
-    for x, at, out in ((q, q_at, q_out), (k, k_at, k_out)):
+    q_out, k_out = AxialRoPE(frequencies, layout=layout).transform(
+        q, k, q_positions, k_positions
+    )
+    for x, positions, out in ((q, q_positions, q_out), (k, k_positions, k_out)):
         for b, h, t in itertools.product(range(batch), range(heads), range(length)):
-            p = at[b, t] if batched else at[t]
+            p = positions[b, t] if batched else positions[t]
             one = rotated(
                 x[b, h, t, :6], p, frequencies[h] if by_head else frequencies, layout
             )
@@ -103,19 +109,22 @@ def test_scores_see_the_difference_on_each_axis(name: str) -> None:
     frequencies = normal(2, 4) if name == "shared" else normal(3, 2, 4)
     rope = AxialRoPE(frequencies)
     q, k = normal(1, 3, 5, 8, seed=1), normal(1, 3, 6, 8, seed=2)
-    q_at, k_at, shift = (
+    q_positions, k_positions, shift = (
         normal(5, 2, seed=3),
         normal(6, 2, seed=4),
         torch.tensor([7.0, -3.0], dtype=torch.float64),
     )
-    error = scores(rope, q, k, q_at + shift, k_at + shift) - scores(
-        rope, q, k, q_at, k_at
+    error = scores(rope, q, k, q_positions + shift, k_positions + shift) - scores(
+        rope, q, k, q_positions, k_positions
     )
     assert float(error.abs().max()) < 1e-12
     one_axis = torch.tensor([7.0, 0.0], dtype=torch.float64)
     assert (
         float(
-            (scores(rope, q, k, q_at + one_axis, k_at) - scores(rope, q, k, q_at, k_at))
+            (
+                scores(rope, q, k, q_positions + one_axis, k_positions)
+                - scores(rope, q, k, q_positions, k_positions)
+            )
             .abs()
             .max()
         )
@@ -134,14 +143,16 @@ def test_rotation_keeps_norms_and_is_the_identity_at_zero() -> None:
 
 
 def test_attention_factor_is_in_cos_and_sin_once() -> None:
-    q, k, at = normal(1, 2, 4, 8), normal(1, 2, 4, 8, seed=1), grid((2, 2))
+    q, k, positions = normal(1, 2, 4, 8), normal(1, 2, 4, 8, seed=1), grid((2, 2))
     plain, scaled = (AxialRoPE(normal(2, 4), attention_factor=a) for a in (1.0, 1.5))
     torch.testing.assert_close(
-        scores(scaled, q, k, at, at), 2.25 * scores(plain, q, k, at, at)
+        scores(scaled, q, k, positions, positions),
+        2.25 * scores(plain, q, k, positions, positions),
     )
     by_head = AxialRoPE(normal(2, 4).expand(2, 2, 4), attention_factor=1.5)
     torch.testing.assert_close(
-        scores(by_head, q, k, at, at), scores(scaled, q, k, at, at)
+        scores(by_head, q, k, positions, positions),
+        scores(scaled, q, k, positions, positions),
     )
 
 
@@ -153,27 +164,30 @@ def test_attention_factor_is_in_cos_and_sin_once() -> None:
 def test_equal_axes_are_rope_bit_by_bit(
     frequencies: Callable[..., Tensor], layout: str
 ) -> None:
-    at = torch.tensor([[0, 5, 9, 100_000], [1, 2, 3, 999_999]])
+    positions = torch.tensor([[0, 5, 9, 100_000], [1, 2, 3, 999_999]])
     matrix = frequencies(SERIES, (4, 2, 2))
-    ours, plain = AxialRoPE(matrix, layout)(equal_axes(at)), RoPE(SERIES, layout)(at)
+    ours, plain = (
+        AxialRoPE(matrix, layout)(equal_axes(positions)),
+        RoPE(SERIES, layout)(positions),
+    )
     assert torch.equal(ours.cos, plain.cos)
     assert torch.equal(ours.sin, plain.sin)
     assert torch.equal(matrix.sum(0), SERIES)
 
 
 def test_one_axis_is_rope() -> None:
-    at = arange(7, offset=3)
-    ours, plain = AxialRoPE(SERIES[None])(at[:, None]), RoPE(SERIES)(at)
+    positions = arange(7, offset=3)
+    ours, plain = AxialRoPE(SERIES[None])(positions[:, None]), RoPE(SERIES)(positions)
     assert torch.equal(ours.cos, plain.cos)
 
 
 def test_axial_is_one_rope_for_each_axis() -> None:
-    at, x = grid((2, 3, 4)), normal(1, 1, 24, 20)
-    rotation = AxialRoPE(axial_frequencies((2, 3, 5), 100.0))(at, torch.float64)
+    positions, x = grid((2, 3, 4)), normal(1, 1, 24, 20)
+    rotation = AxialRoPE(axial_frequencies((2, 3, 5), 100.0))(positions, torch.float64)
     parts = [
-        RoPE(inverse_frequencies(part.shape[-1], 100.0))(at[:, axis], torch.float64)(
-            part
-        )
+        RoPE(inverse_frequencies(part.shape[-1], 100.0))(
+            positions[:, axis], torch.float64
+        )(part)
         for axis, part in enumerate(x.split((4, 6, 10), -1))
     ]
     torch.testing.assert_close(rotation(x), torch.cat(parts, -1), atol=1e-13, rtol=0)
@@ -183,37 +197,43 @@ def test_mixed_with_directions_along_the_axes_is_axial() -> None:
     mixed = MixedRoPE(2, 8, base=10.0).double()
     with torch.no_grad():
         mixed.frequencies.copy_(axial_frequencies((2, 2), 10.0))
-    q, k, at = normal(1, 2, 6, 8), normal(1, 2, 6, 8, seed=1), grid((2, 3))
-    axial = AxialRoPE(axial_frequencies((2, 2), 10.0)).transform(q, k, at, at)
-    torch.testing.assert_close(mixed.transform(q, k, at, at), axial)
+    q, k, positions = normal(1, 2, 6, 8), normal(1, 2, 6, 8, seed=1), grid((2, 3))
+    axial = AxialRoPE(axial_frequencies((2, 2), 10.0)).transform(
+        q, k, positions, positions
+    )
+    torch.testing.assert_close(mixed.transform(q, k, positions, positions), axial)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_mixed_rope_is_the_equation(layout: str) -> None:
     mixed = MixedRoPE(3, 8, layout=layout, generator=seeded()).double()
-    q, k, at = normal(2, 3, 5, 8), normal(2, 3, 5, 8, seed=1), normal(5, 2, seed=2)
-    q_out, k_out = mixed.transform(q, k, at, at)
+    q, k, positions = (
+        normal(2, 3, 5, 8),
+        normal(2, 3, 5, 8, seed=1),
+        normal(5, 2, seed=2),
+    )
+    q_out, k_out = mixed.transform(q, k, positions, positions)
     for x, out in ((q, q_out), (k, k_out)):
         for b, h, t in itertools.product(range(2), range(3), range(5)):
-            expected = rotated(x[b, h, t], at[t], mixed.frequencies[h], layout)
+            expected = rotated(x[b, h, t], positions[t], mixed.frequencies[h], layout)
             torch.testing.assert_close(out[b, h, t], expected, atol=1e-12, rtol=0)
 
 
 def test_shared_and_batched_positions_agree() -> None:
-    q, k, at = normal(2, 3, 6, 8), normal(2, 3, 6, 8, seed=1), grid((2, 3))
+    q, k, positions = normal(2, 3, 6, 8), normal(2, 3, 6, 8, seed=1), grid((2, 3))
     for frequencies in (normal(2, 4), normal(3, 2, 4)):
         rope = AxialRoPE(frequencies, layout="half")
         torch.testing.assert_close(
-            rope.transform(q, k, at, at),
-            rope.transform(q, k, at.expand(2, 6, 2), at.expand(2, 6, 2)),
+            rope.transform(q, k, positions, positions),
+            rope.transform(q, k, positions.expand(2, 6, 2), positions.expand(2, 6, 2)),
         )
 
 
 def test_grouped_queries_share_a_matrix() -> None:
-    at = grid((2, 3))
+    positions = grid((2, 3))
     q, k = AxialRoPE(normal(2, 4)).transform(
-        normal(1, 4, 6, 8), normal(1, 2, 6, 8), at, at
+        normal(1, 4, 6, 8), normal(1, 2, 6, 8), positions, positions
     )
     assert (q.shape, k.shape) == ((1, 4, 6, 8), (1, 2, 6, 8))
 
@@ -394,13 +414,13 @@ def test_golden_gate_directions() -> None:
 
 
 def test_a_schedule_goes_through() -> None:
-    at, half = (
+    positions, half = (
         vision_block(Vision(2, 2, 3), 5),
         mrope_frequencies(SERIES / 2, (4, 2, 2)),
     )
     torch.testing.assert_close(
-        AxialRoPE(half)(at).cos,
-        AxialRoPE(mrope_frequencies(SERIES, (4, 2, 2)))(at / 2).cos,
+        AxialRoPE(half)(positions).cos,
+        AxialRoPE(mrope_frequencies(SERIES, (4, 2, 2)))(positions / 2).cos,
     )
 
 
@@ -454,10 +474,10 @@ def test_bug_73_rope_2d(
 
 
 def test_tables_are_rounded_once() -> None:
-    at = torch.tensor([[1_000_000, 999_999]])
+    positions = torch.tensor([[1_000_000, 999_999]])
     tables = (
-        AxialRoPE(axial_frequencies((2, 2)))(at),
-        AxialRoPE(axial_frequencies((2, 2)))(at, torch.float64),
+        AxialRoPE(axial_frequencies((2, 2)))(positions),
+        AxialRoPE(axial_frequencies((2, 2)))(positions, torch.float64),
     )
     assert float((tables[0].cos.double() - tables[1].cos).abs().max()) < 4e-8
 
@@ -511,26 +531,26 @@ def test_what_is_built_on_the_cpu_stays_there() -> None:
 
 
 def test_gradcheck_of_the_learned_frequencies() -> None:
-    q, k, at = normal(1, 2, 4, 8), normal(1, 2, 4, 8, seed=1), grid((2, 2))
+    q, k, positions = normal(1, 2, 4, 8), normal(1, 2, 4, 8, seed=1), grid((2, 2))
 
     def run(frequencies: Tensor, q: Tensor) -> Tensor:
-        return scores(AxialRoPE(frequencies), q, k, at, at)
+        return scores(AxialRoPE(frequencies), q, k, positions, positions)
 
     start = mixed_frequencies(2, 8, generator=seeded()).requires_grad_()
     assert torch.autograd.gradcheck(run, (start, q.requires_grad_()))
     mixed = MixedRoPE(2, 8, generator=seeded())
-    scores(mixed, q.float(), k.float(), at, at).square().sum().backward()
+    scores(mixed, q.float(), k.float(), positions, positions).square().sum().backward()
     assert mixed.frequencies.grad is not None
     assert float(mixed.frequencies.grad.abs().min()) > 0
 
 
 def test_inputs_are_not_changed() -> None:
-    q, at = normal(1, 2, 6, 8), grid((2, 3))
-    copies = q.clone(), at.clone()
-    AxialRoPE(normal(2, 2, 4)).transform(q, q, at, at)
-    next_positions(at, mask=None)
+    q, positions = normal(1, 2, 6, 8), grid((2, 3))
+    copies = q.clone(), positions.clone()
+    AxialRoPE(normal(2, 2, 4)).transform(q, q, positions, positions)
+    next_positions(positions, mask=None)
     assert torch.equal(q, copies[0])
-    assert torch.equal(at, copies[1])
+    assert torch.equal(positions, copies[1])
 
 
 X = normal(1, 2, 6, 8)

@@ -62,11 +62,14 @@ def rope_of(layout: str, pairs: int = WIDTH // 2, factor: float = 1.0) -> RoPE:
 def test_a_rotation_changes_no_length(
     layout: str, pairs: int, rest: int, start: int, seed: int
 ) -> None:
-    x, at = normal(2, 3, 5, 2 * pairs + rest, seed=seed), arange(5, offset=start)
+    x, positions = normal(2, 3, 5, 2 * pairs + rest, seed=seed), arange(5, offset=start)
     bound = 16 * EPS * float(x.norm(dim=-1).max())
-    assert properties.norm_error(rope_of(layout, pairs)(at, torch.float64), x) <= bound
+    assert (
+        properties.norm_error(rope_of(layout, pairs)(positions, torch.float64), x)
+        <= bound
+    )
     scaled = properties.norm_error(
-        rope_of(layout, pairs, 1.5)(at, torch.float64), x[..., : 2 * pairs]
+        rope_of(layout, pairs, 1.5)(positions, torch.float64), x[..., : 2 * pairs]
     )
     assert scaled == pytest.approx(0.5 * float(x[..., : 2 * pairs].norm(dim=-1).max()))
 
@@ -128,10 +131,12 @@ def test_the_score_of_rotated_vectors_is_that_of_one_rotation(
 @given(layout=layouts, start=offsets)
 def test_a_rotation_by_rows_is_a_rotation_of_each_row(layout: str, start: int) -> None:
     rope, x = rope_of(layout), normal(2, 3, 5, WIDTH)
-    at = torch.stack((arange(5, offset=start), arange(5).flip(0)))
+    positions = torch.stack((arange(5, offset=start), arange(5).flip(0)))
     assert torch.equal(
-        rope(at)(x),
-        torch.stack([rope(row)(tokens) for row, tokens in zip(at, x, strict=True)]),
+        rope(positions)(x),
+        torch.stack(
+            [rope(row)(tokens) for row, tokens in zip(positions, x, strict=True)]
+        ),
     )
 
 

@@ -431,12 +431,14 @@ def test_bug_29_the_attention_factor_is_applied_once() -> None:
         yarn_released(8, 1e4, attention_factor=1.5, **settings_).attention_factor == 1.5
     )
     q, k = (normal(1, 1, 3, 8, seed=i) for i in (1, 2))
-    at, schedule = arange(3), yarn_released(8, 1e4, **settings_)
+    positions, schedule = arange(3), yarn_released(8, 1e4, **settings_)
 
     def weights(factor: float, scale: float | None) -> Tensor:
         rope = RoPE(schedule.frequencies, attention_factor=factor)
         scheme = PositionScheme("YaRN", transform=rope.transform, scale=scale)
-        return attention_weights(q, k, q_positions=at, k_positions=at, scheme=scheme)
+        return attention_weights(
+            q, k, q_positions=positions, k_positions=positions, scheme=scheme
+        )
 
     a = schedule.attention_factor
     assert torch.allclose(

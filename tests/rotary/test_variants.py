@@ -52,9 +52,9 @@ PLANE = normal(2, D, seed=3).unbind()
 
 
 def scores(
-    transform: Transform, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor
+    transform: Transform, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
 ) -> Tensor:
-    q, k = transform(q, k, q_at, k_at)
+    q, k = transform(q, k, q_positions, k_positions)
     return q @ k.mT
 
 
@@ -82,8 +82,12 @@ def pope(heads: int = H) -> PoPE:
     return module
 
 
-def in_plane(q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor]:
-    return grape(q, q_at, *PLANE, frequency=0.3), grape(k, k_at, *PLANE, frequency=0.3)
+def in_plane(
+    q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    return grape(q, q_positions, *PLANE, frequency=0.3), grape(
+        k, k_positions, *PLANE, frequency=0.3
+    )
 
 
 MAKE: dict[str, Callable[[], Any]] = {
@@ -115,7 +119,10 @@ ROTATIONS = {name: RELATIVE[name] for name in ("LieRE", "ComRoPE", "STRING", "GR
 @torch.no_grad()
 @pytest.mark.parametrize("name", RELATIVE)
 def test_scores_are_relative(name: str) -> None:
-    before, after = (scores(RELATIVE[name], Q, K, at, at) for at in (AT, AT + 100))
+    before, after = (
+        scores(RELATIVE[name], Q, K, positions, positions)
+        for positions in (AT, AT + 100)
+    )
     assert torch.allclose(before, after, rtol=1e-10, atol=1e-10)
     # ... and do depend on the distance
     assert float((before - scores(RELATIVE[name], Q, K, AT, AT + 1)).abs().max()) > 1e-4
@@ -136,10 +143,12 @@ def test_rotations_keep_norms_and_form_a_group(name: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_positions_of_a_batch_are_positions_of_its_rows(name: str) -> None:
-    at = from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
-    both = TRANSFORMS[name](Q, K, at, at)
+    positions = from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
+    both = TRANSFORMS[name](Q, K, positions, positions)
     for row in range(2):
-        alone = TRANSFORMS[name](Q[row : row + 1], K[row : row + 1], at[row], at[row])
+        alone = TRANSFORMS[name](
+            Q[row : row + 1], K[row : row + 1], positions[row], positions[row]
+        )
         for whole, one in zip(both, alone, strict=True):
             assert torch.allclose(whole[row : row + 1], one, rtol=0, atol=1e-14)
 
@@ -168,15 +177,17 @@ LEARNED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", LEARNED)
 def test_gradients_of_what_is_learned(name: str) -> None:
     module = LEARNED[name]()
-    at = torch.stack((AT, AT.flip(0)), -1) if name in ("LieRE", "ComRoPE") else AT
-    at = at / 4
+    positions = (
+        torch.stack((AT, AT.flip(0)), -1) if name in ("LieRE", "ComRoPE") else AT
+    )
+    positions = positions / 4
     named = dict(module.named_parameters())
     assert set(named) == set(module.state_dict())
 
     def out(q: Tensor, *values: Tensor) -> Tensor:
         given_ = dict(zip(named, values, strict=True))
         with torch.nn.utils.stateless._reparametrize_module(module, given_):
-            return scores(module.transform, q, K[:1], at, at)
+            return scores(module.transform, q, K[:1], positions, positions)
 
     inputs = [Q[:1].clone(), *(value.detach() for value in named.values())]
     assert torch.autograd.gradcheck(
@@ -196,8 +207,8 @@ def test_xpos_is_its_equation() -> None:
             zeta = (2 * i / D + 0.5) / 1.5
             distance = float(AT[m] - AT[n])
             q, k = (
-                complex(*x[0, 0, at, 2 * i : 2 * i + 2].tolist())
-                for x, at in ((Q, m), (K, n))
+                complex(*x[0, 0, positions, 2 * i : 2 * i + 2].tolist())
+                for x, positions in ((Q, m), (K, n))
             )
             rotated = q * k.conjugate() * cmath.exp(1j * distance * float(PAIRS[i]))
             expected += zeta ** (distance / 20) * rotated.real
@@ -211,9 +222,9 @@ def test_bug_75_xpos(layout: str) -> None:
     The norm of a rotated unit vector is the pair's scale.
     """
     xpos = XPos(inverse_frequencies(4), layout=layout)
-    at = torch.tensor([512])
+    positions = torch.tensor([512])
     assert torch.allclose(
-        xpos.scales(at),
+        xpos.scales(positions),
         torch.tensor([[0.285714, 0.642857]]).double(),
         rtol=0,
         atol=5e-7,
@@ -222,13 +233,18 @@ def test_bug_75_xpos(layout: str) -> None:
         torch.eye(4, dtype=torch.float64), source="interleaved", target=layout
     )
     for power, rotated in zip(
-        (1, -1), xpos.transform(*(2 * [units[:, None, None]]), at, at), strict=True
+        (1, -1),
+        xpos.transform(*(2 * [units[:, None, None]]), positions, positions),
+        strict=True,
     ):
         norms = rotated[:, 0, 0].norm(
             dim=-1
         )  # of the channels pair 0, pair 0, pair 1, pair 1
         assert torch.allclose(
-            norms, xpos.scales(at)[0].repeat_interleave(2) ** power, rtol=1e-12, atol=0
+            norms,
+            xpos.scales(positions)[0].repeat_interleave(2) ** power,
+            rtol=1e-12,
+            atol=0,
         )
 
 
@@ -241,7 +257,7 @@ def test_bug_75_xpos(layout: str) -> None:
 def test_bug_75_the_scale_follows_the_layout(
     pairs: int, length: int, start: int, rest: int
 ) -> None:
-    at, width = arange(length, offset=start), 2 * pairs
+    positions, width = arange(length, offset=start), 2 * pairs
     q, k = (
         normal(1, 2, length, width + rest, seed=1),
         normal(1, 2, length, width + rest, seed=2),
@@ -254,8 +270,8 @@ def test_bug_75_the_scale_follows_the_layout(
         for layout in ("interleaved", "half")
     )
     for a, b in zip(
-        paper.transform(q, k, at, at),
-        half.transform(moved(q), moved(k), at, at),
+        paper.transform(q, k, positions, positions),
+        half.transform(moved(q), moved(k), positions, positions),
         strict=True,
     ):
         assert same_but_for_rounding(moved(a), b)
@@ -264,21 +280,23 @@ def test_bug_75_the_scale_follows_the_layout(
 @given(centre=st.floats(-500, 500), start=st.integers(0, 1000))
 def test_the_centre_of_xpos_falls_out_jointly(centre: float, start: int) -> None:
     plain, moved = XPos(PAIRS), XPos(PAIRS, centre=centre)
-    at = AT + start
-    a, b = (scores(x.transform, Q, K, at, at) for x in (plain, moved))
+    positions = AT + start
+    a, b = (scores(x.transform, Q, K, positions, positions) for x in (plain, moved))
     assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
-    q, _ = plain.transform(Q, K, at, at)
-    _, k = moved.transform(Q, K, at, at)
+    q, _ = plain.transform(Q, K, positions, positions)
+    _, k = moved.transform(Q, K, positions, positions)
     if abs(centre) > 10:  # one side's alone does not
         assert float((q @ k.mT - a).abs().max()) > 1e-4
 
 
 def test_the_range_of_xpos_in_float32() -> None:
     """A centre keeps far positions finite, where powers counted from 0 overflow."""
-    at = AT + 60_000
+    positions = AT + 60_000
     q, k = Q.float(), K.float()
-    assert not bool(scores(XPos(PAIRS).transform, q, k, at, at).isfinite().all())
-    near = scores(XPos(PAIRS, centre=60_000).transform, q, k, at, at)
+    assert not bool(
+        scores(XPos(PAIRS).transform, q, k, positions, positions).isfinite().all()
+    )
+    near = scores(XPos(PAIRS, centre=60_000).transform, q, k, positions, positions)
     assert torch.allclose(
         near.double(), scores(XPos(PAIRS).transform, Q, K, AT, AT), rtol=0, atol=2e-5
     )
@@ -290,18 +308,22 @@ def test_the_range_of_xpos_in_float32() -> None:
 def test_roper_sees_the_distance_of_values() -> None:
     rope, v = RoPE(inverse_frequencies(6)), normal(2, H, T, D, seed=3)
     weights = normal(2, H, 3, T, seed=4).softmax(-1)
-    q_at = torch.tensor([2, 5, 9])
-    out = rotated_values(weights, v, q_at, AT, rope=rope)
+    q_positions = torch.tensor([2, 5, 9])
+    out = rotated_values(weights, v, q_positions, AT, rope=rope)
     for m in range(3):
-        back = rope(AT - q_at[m], torch.float64)(v)  # R_{n−m} v_n for every n
+        back = rope(AT - q_positions[m], torch.float64)(v)  # R_{n−m} v_n for every n
         assert torch.allclose(
             out[:, :, m], (weights[:, :, m, :, None] * back).sum(2), rtol=0, atol=1e-13
         )
-    moved = rotated_values(weights, v, q_at + 1000, AT + 1000, rope=rope)
+    moved = rotated_values(weights, v, q_positions + 1000, AT + 1000, rope=rope)
     assert torch.allclose(moved, out, rtol=0, atol=1e-11)
     assert torch.allclose(out[..., 6:], (weights @ v)[..., 6:], rtol=0, atol=1e-15)
     scaled = rotated_values(
-        weights, v, q_at, AT, rope=RoPE(inverse_frequencies(6), attention_factor=1.5)
+        weights,
+        v,
+        q_positions,
+        AT,
+        rope=RoPE(inverse_frequencies(6), attention_factor=1.5),
     )
     assert torch.allclose(scaled, out, rtol=0, atol=1e-13)
 
@@ -344,14 +366,14 @@ def test_pope_is_its_equation() -> None:
 @torch.no_grad()
 def test_pope_clamps_its_phases_and_takes_odd_widths() -> None:
     module = PoPE(3, heads=1).double()
-    x, at = normal(1, 1, 2, 3), arange(2)
+    x, positions = normal(1, 1, 2, 3), arange(2)
     assert not module.phase.any()
     torch.nn.init.constant_(module.phase, 1.0)
-    assert torch.equal(*module.transform(x, x, at, at))
+    assert torch.equal(*module.transform(x, x, positions, positions))
     torch.nn.init.constant_(module.phase, -7.0)
-    _, low = module.transform(x, x, at, at)
+    _, low = module.transform(x, x, positions, positions)
     torch.nn.init.constant_(module.phase, -2 * math.pi)
-    assert torch.equal(low, module.transform(x, x, at, at)[1])
+    assert torch.equal(low, module.transform(x, x, positions, positions)[1])
 
 
 # ---- learned rotations
@@ -359,18 +381,18 @@ def test_pope_clamps_its_phases_and_takes_odd_widths() -> None:
 
 @torch.no_grad()
 def test_lie_rotation_is_the_exponential() -> None:
-    module, at = (
+    module, positions = (
         lie(2, block=4),
         torch.rand(T, 2, generator=seeded(7), dtype=torch.float64) / 4,
     )
-    q, k = module.transform(Q, K, at, at)
+    q, k = module.transform(Q, K, positions, positions)
     for t in range(T):
         exponent = torch.zeros(D, D, dtype=torch.float64)
         for axis in range(2):
             for block in range(2):
                 for i in range(4):
                     for j in range(i + 1, 4):
-                        value = at[t, axis] * module.upper[axis, block, i, j]
+                        value = positions[t, axis] * module.upper[axis, block, i, j]
                         exponent[4 * block + i, 4 * block + j] += value
                         exponent[4 * block + j, 4 * block + i] -= value
         matrix, power = (
@@ -423,7 +445,7 @@ def test_blocks_of_two_are_rope() -> None:
     module = lie(1, block=2)
     rope = RoPE(
         -module.upper[0, :, 0, 1]
-    )  # U is the upper triangle, so it turns clockwise
+    )  # U is the upper triangle, so it rotates clockwise
     for a, b in zip(
         module.transform(Q, K, AT, AT), rope.transform(Q, K, AT, AT), strict=True
     ):
@@ -432,34 +454,37 @@ def test_blocks_of_two_are_rope() -> None:
 
 @torch.no_grad()
 def test_only_commuting_axes_are_relative() -> None:
-    at = torch.rand(T, 2, generator=seeded(7), dtype=torch.float64)
+    positions = torch.rand(T, 2, generator=seeded(7), dtype=torch.float64)
     shift = torch.tensor([0.7, -0.4], dtype=torch.float64)
 
     def moved(transform: Transform) -> float:
         return properties.max_error(
-            scores(transform, Q, K, at + shift, at + shift),
-            scores(transform, Q, K, at, at),
+            scores(transform, Q, K, positions + shift, positions + shift),
+            scores(transform, Q, K, positions, positions),
         )
 
     assert moved(com(2).transform) < 1e-12
     assert moved(lie(2, block=2).transform) < 1e-12  # two by two, all rotations commute
     assert moved(lie(2).transform) > 0.1
     one_matrix = com(2)
-    assert float(one_matrix.transform(Q, K, at, at)[0].sub(Q).abs().max()) > 0.1
+    assert (
+        float(one_matrix.transform(Q, K, positions, positions)[0].sub(Q).abs().max())
+        > 0.1
+    )
 
 
 @torch.no_grad()
 def test_commuting_axes_are_multiples_of_one_matrix() -> None:
-    module, at = (
+    module, positions = (
         com(2, block=4, heads=2),
         torch.rand(T, 2, generator=seeded(7), dtype=torch.float64),
     )
-    q, k = module.transform(Q, K[:, :2], at, at)
+    q, k = module.transform(Q, K[:, :2], positions, positions)
     for h, t in ((0, 1), (1, 2), (3, 4)):
         for block in range(2):
             one = module.matrix[h // 2, block]
             matrix = torch.matrix_exp(
-                (at[t] @ module.multiplier[:, block]) * (one - one.T)
+                (positions[t] @ module.multiplier[:, block]) * (one - one.T)
             )
             part = slice(4 * block, 4 * block + 4)
             assert torch.allclose(
@@ -481,9 +506,9 @@ def test_string_learns_what_its_rotation_learns() -> None:
     module = group.started(
         CayleySTRING(D, MixedRoPE(H, D, generator=seeded(7)).transform)
     )
-    at = torch.rand(T, 2, generator=seeded(7), dtype=torch.float64)
+    positions = torch.rand(T, 2, generator=seeded(7), dtype=torch.float64)
     assert set(module.state_dict()) == {"upper", "learned.frequencies"}
-    before = module.transform(Q.float(), K.float(), at, at)[0]
+    before = module.transform(Q.float(), K.float(), positions, positions)[0]
     before.square()[..., ::2].sum().backward()
     before = before.detach()
     assert all(
@@ -492,10 +517,14 @@ def test_string_learns_what_its_rotation_learns() -> None:
     other = copy.deepcopy(module)
     torch.nn.init.zeros_(other.learned.frequencies)
     assert (
-        properties.max_error(other.transform(Q.float(), K.float(), at, at)[0], before)
+        properties.max_error(
+            other.transform(Q.float(), K.float(), positions, positions)[0], before
+        )
         > 0.1
     )
-    assert torch.equal(module.transform(Q.float(), K.float(), at, at)[0], before)
+    assert torch.equal(
+        module.transform(Q.float(), K.float(), positions, positions)[0], before
+    )
     assert set(CayleySTRING(D, RoPE(PAIRS).transform).state_dict()) == {"upper"}
 
 
@@ -598,11 +627,13 @@ def test_the_tables_of_fope_are_rounded_once() -> None:
 
     Autocast must leave them, and float32 must not sum them.
     """
-    module, at = fope().float(), AT + 1_000_000
-    exact, _ = fope().float().double().transform(Q.float().double(), K, at, at)
+    module, positions = fope().float(), AT + 1_000_000
+    exact, _ = (
+        fope().float().double().transform(Q.float().double(), K, positions, positions)
+    )
     for enabled in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            q, _ = module.transform(Q.float(), K.float(), at, at)
+            q, _ = module.transform(Q.float(), K.float(), positions, positions)
         assert torch.allclose(q.double(), exact, rtol=0, atol=1e-6)
 
 
@@ -635,7 +666,7 @@ def test_the_angle_of_grape_is_float64(apart: float, dtype: torch.dtype) -> None
     """
     a = normal(D, seed=3)
     b = a + apart * normal(D, seed=4)
-    a, b, x, at = (
+    a, b, x, positions = (
         a.float(),
         b.float(),
         normal(1, 2, 3, D, seed=5).to(dtype),
@@ -643,26 +674,26 @@ def test_the_angle_of_grape_is_float64(apart: float, dtype: torch.dtype) -> None
     )
     generator = a.double()[:, None] * b.double() - b.double()[:, None] * a.double()
     values, vectors = torch.linalg.eigh(1j * generator)
-    for t, p in enumerate(at.tolist()):
+    for t, p in enumerate(positions.tolist()):
         matrix = ((vectors * (-1j * p * values).exp()) @ vectors.mH).real
         exact = x[:, :, t].double() @ matrix.T
         rounding = torch.finfo(dtype).eps
         assert torch.allclose(
-            grape(x, at, a, b)[:, :, t].double(), exact, rtol=rounding, atol=1e-6
+            grape(x, positions, a, b)[:, :, t].double(), exact, rtol=rounding, atol=1e-6
         )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("width", [2, 8, 64])
 def test_multiples_span_no_plane(dtype: torch.dtype, width: int) -> None:
-    x, at = torch.zeros(1, 1, 1, width, dtype=dtype), torch.tensor([3])
+    x, positions = torch.zeros(1, 1, 1, width, dtype=dtype), torch.tensor([3])
     for seed, times in ((0, 3.0), (1, 0.1), (2, -7.0), (3, 1e-3)):
         a = normal(width, seed=seed, dtype=dtype)
         with pytest.raises(ValueError, match="must span a plane"):
-            grape(x, at, a, times * a)
+            grape(x, positions, a, times * a)
     for one, other in ((0 * a, a), (a, 0 * a)):
         with pytest.raises(ValueError, match="must span a plane"):
-            grape(x, at, one, other)
+            grape(x, positions, one, other)
 
 
 def test_grape_in_coordinate_planes_is_rope() -> None:
