@@ -718,7 +718,7 @@ def golden(name: str, title: str) -> bytes:
     ]
     shown: dict[tuple[Path, str], str] = {}
     for peer in sorted(by_peer, key=lambda name: (-len(by_peer[name]), name.lower())):
-        page.append(f"## {escape(peer)}\n")
+        page.append(f"## `{peer}`\n")
         for case in by_peer[peer]:
             file, function = adapters()[case]
             first = shown.setdefault((file, function), case)
