@@ -61,8 +61,7 @@ from posenc_lib.scheme import PositionScheme
 
 Inputs = dict[str, Tensor]
 
-# Packages that have tests of their own, in test_properties.py, test_ledger.py,
-# encodings/test_lab.py and so on.
+# Packages with other tests: test_properties.py, test_ledger.py, lab/test_*.py …
 ELSEWHERE = ("properties", "ledger", "zoo", "lab", "checkpoints", "doctor")
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: published settings give the published numbers; the rest is named.
 
-Expected values come from three places, never from the shipped configurations: numbers
-that the models' reports and code state, golden cases of other libraries, and loops
-straight from a definition.
+Expected values never come from the shipped configurations: they are numbers that the
+models' reports and code state, golden cases of other libraries, and loops straight from
+a definition. The package is tested as a whole, through what it reads.
 """
 
 from __future__ import annotations
@@ -186,9 +186,9 @@ QWEN25_YARN = with_key(
 def test_pairs_kept_blended_and_divided(
     config: Any, length: int, expected: tuple[int, int, int]
 ) -> None:
-    turn = decoder(config)[0].rotation
-    assert turn is not None
-    assert bands(turn, length) == expected
+    rotation = decoder(config)[0].rotation
+    assert rotation is not None
+    assert bands(rotation, length) == expected
 
 
 @pytest.mark.parametrize(
@@ -205,20 +205,23 @@ def test_pairs_kept_blended_and_divided(
 def test_last_wavelength_and_pairs_that_never_turn(
     dim: int, base: float, last: float, beyond_8192: int, beyond_131072: int
 ) -> None:
-    turn = decoder(llama(head_dim=dim, rope_theta=base))[0].rotation
-    assert turn is not None
-    waves = turn.wavelengths()
-    assert float(waves[-1]) == pytest.approx(last, rel=5e-3)
-    assert (pairs_longer_than(waves, 8192), pairs_longer_than(waves, 131072)) == (
+    rotation = decoder(llama(head_dim=dim, rope_theta=base))[0].rotation
+    assert rotation is not None
+    wavelengths = rotation.wavelengths()
+    assert float(wavelengths[-1]) == pytest.approx(last, rel=5e-3)
+    assert (
+        pairs_longer_than(wavelengths, 8192),
+        pairs_longer_than(wavelengths, 131072),
+    ) == (
         beyond_8192,
         beyond_131072,
     )
 
 
 def test_llama_3() -> None:
-    turn = decoder("llama-3-8b")[0].rotation
-    assert turn is not None
-    assert (turn.base, turn.dim, turn.kind, turn.layout) == (
+    rotation = decoder("llama-3-8b")[0].rotation
+    assert rotation is not None
+    assert (rotation.base, rotation.dim, rotation.kind, rotation.layout) == (
         500_000,
         128,
         "default",
@@ -243,16 +246,16 @@ def test_llama_4_scout_alternates_chunks_and_nope() -> None:
             theirs.chunk,
         )
         assert ours.temperature == (None if theirs.temperature is None else (8192, 0.1))
-    turn = decoder("llama-4-scout")[0].rotation
-    assert turn is not None
-    assert turn.layout == "interleaved"
-    assert dict(turn.options) == {
+    rotation = decoder("llama-4-scout")[0].rotation
+    assert rotation is not None
+    assert rotation.layout == "interleaved"
+    assert dict(rotation.options) == {
         "factor": 16,
         "original_length": 8192,
         "low_freq_factor": 1,
         "high_freq_factor": 1,
     }
-    assert bands(turn, 131072)[1] == 0  # low = high: a step
+    assert bands(rotation, 131072)[1] == 0  # low = high: a step
 
 
 def test_deepseek_v3_scales_the_softmax_and_not_the_rotation() -> None:
@@ -268,23 +271,23 @@ def test_deepseek_v3_scales_the_softmax_and_not_the_rotation() -> None:
 def test_gpt_oss() -> None:
     stack = decoder("gpt-oss-20b")
     assert [layer.window for layer in stack] == [128, None] * 12
-    turn = stack[0].rotation
-    assert turn is not None
-    assert turn.base == 150_000
-    assert turn.schedule().attention_factor == pytest.approx(1.3466, abs=5e-5)
+    rotation = stack[0].rotation
+    assert rotation is not None
+    assert rotation.base == 150_000
+    assert rotation.schedule().attention_factor == pytest.approx(1.3466, abs=5e-5)
     # The page says that rounding the ramp's ends keeps the counts and changes every
     # blended pair.
     rounded = decoder(with_key("gpt-oss-20b", "rope_scaling.truncate", True))[
         0
     ].rotation
     assert rounded is not None
-    assert bands(rounded, 131072) == bands(turn, 131072)
-    assert (rounded.wavelengths(1) != turn.wavelengths(1)).tolist() == [
+    assert bands(rounded, 131072) == bands(rotation, 131072)
+    assert (rounded.wavelengths(1) != rotation.wavelengths(1)).tolist() == [
         9 <= i < 18 for i in range(32)
     ]
     # Where the ramp begins and ends, as vLLM's developers measured it: 8.0928 and
     # 17.3980.
-    ratio = turn.wavelengths(1) / turn.wavelengths()
+    ratio = rotation.wavelengths(1) / rotation.wavelengths()
     blended = ((1 / ratio - 1) / (1 / 32 - 1))[9:18]
     measured = (torch.arange(9, 18, dtype=torch.float64) - 8.092779115512402) / (
         17.39802450158856 - 8.092779115512402
@@ -301,14 +304,15 @@ def test_gemma_3_scales_global_layers_alone(
 ) -> None:
     plan = layers.gemma3(count, window=window, factor=factor or 1.0)
     for ours, theirs in zip(decoder(name), plan, strict=True):
-        turn = ours.rotation
-        assert turn is not None
-        assert (turn.base, ours.window) == (theirs.base, theirs.window)
+        rotation = ours.rotation
+        assert rotation is not None
+        assert (rotation.base, ours.window) == (theirs.base, theirs.window)
         rope = theirs.rope(256)
         assert rope is not None
-        assert torch.equal(turn.schedule().frequencies, rope.frequencies)
+        assert torch.equal(rotation.schedule().frequencies, rope.frequencies)
     assert {
-        dict(turn.options).get("factor") for turn in rotations(read(name).stacks[0])
+        dict(rotation.options).get("factor")
+        for rotation in rotations(read(name).stacks[0])
     } == {None, factor}
 
 
@@ -345,21 +349,21 @@ def test_smollm3_has_no_positions_in_every_fourth_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sections", "turns", "base", "length"),
+    ("name", "sections", "interleaved", "base", "length"),
     [
         ("qwen2.5-vl-3b", (16, 24, 24), False, 1e6, 128_000),
         ("qwen3-vl-8b", (24, 20, 20), True, 5e6, 262_144),
     ],
 )
 def test_qwen_vl_sections(
-    name: str, sections: tuple[int, ...], turns: bool, base: float, length: int
+    name: str, sections: tuple[int, ...], interleaved: bool, base: float, length: int
 ) -> None:
     stack = read(name).stacks[0]
-    turn = stack.layers[0].rotation
-    assert turn is not None
-    assert (turn.sections, turn.interleaved, turn.base, stack.length) == (
+    rotation = stack.layers[0].rotation
+    assert rotation is not None
+    assert (rotation.sections, rotation.interleaved, rotation.base, stack.length) == (
         sections,
-        turns,
+        interleaved,
         base,
         length,
     )
@@ -377,15 +381,15 @@ def test_qwen_2_5_vl_sees_windows_but_in_four_layers() -> None:
 
 
 def test_phi_3_changes_lists_past_the_trained_length() -> None:
-    turn = decoder("phi-3.5-mini")[0].rotation
-    assert turn is not None
+    rotation = decoder("phi-3.5-mini")[0].rotation
+    assert rotation is not None
     lists = golden("rope_longrope_phi35_mini_short")["params"]["rope_parameters"]
     for length, key in ((4096, "short_factor"), (4097, "long_factor")):
-        ratio = turn.wavelengths(length) / turn.wavelengths()
+        ratio = rotation.wavelengths(length) / rotation.wavelengths()
         torch.testing.assert_close(
             ratio, torch.tensor(lists[key], dtype=torch.float64), rtol=1e-12, atol=0
         )
-    assert turn.schedule(1).attention_factor == pytest.approx(1.1902, abs=5e-5)
+    assert rotation.schedule(1).attention_factor == pytest.approx(1.1902, abs=5e-5)
 
 
 @pytest.mark.parametrize("name", ["su", "yarn", "longrope"])
@@ -404,10 +408,12 @@ def test_modernbert_sees_64_on_each_side() -> None:
             theirs.window,
             False,
         )
-    at = torch.arange(200)
+    positions = torch.arange(200)
     mask = stack[1].scheme().mask
     assert mask is not None
-    assert torch.equal(mask(at, at)[100].nonzero().flatten(), torch.arange(36, 165))
+    assert torch.equal(
+        mask(positions, positions)[100].nonzero().flatten(), torch.arange(36, 165)
+    )
 
 
 def test_olmo_3_scales_full_layers_alone() -> None:
@@ -542,10 +548,10 @@ def test_clamped_distances_against_the_table_that_the_code_makes() -> None:
         torch.arange(16, 25),
     )  # some keys are ahead
     ours = scores(q, k, q_positions, k_positions)
-    speeds = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    frequencies = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     for i, m in enumerate(q_positions.tolist()):
         for j, n in enumerate(k_positions.tolist()):
-            angles = max(-most, min(most, m - n)) * speeds
+            angles = max(-most, min(most, m - n)) * frequencies
             row = owner.weight.detach().double().view(heads, size, width) @ torch.cat(
                 (angles.sin(), angles.cos())
             )
@@ -568,8 +574,10 @@ def test_qwen_2_5_omni_has_four_stacks() -> None:
         ("audio", 32),
         ("talker", 24),
     ]
-    turns = [stacks[i].layers[0].rotation for i in (0, 3)]
-    assert [turn.sections for turn in turns if turn is not None] == [(16, 24, 24)] * 2
+    rotations = [stacks[i].layers[0].rotation for i in (0, 3)]
+    assert [rotation.sections for rotation in rotations if rotation is not None] == [
+        (16, 24, 24)
+    ] * 2
     sound = stacks[2]
     assert sound.inputs is not None
     assert (sound.inputs.encoding, sound.inputs.rows, sound.length) == (
@@ -635,9 +643,9 @@ def config_of(params: dict[str, Any], *, new: bool) -> dict[str, Any]:
 def test_schedules_agree_with_golden_cases(name: str, new: bool) -> None:
     case = golden(name)
     params = case["params"]
-    turn = decoder(config_of(params, new=new))[0].rotation
-    assert turn is not None
-    schedule = turn.schedule(params["seq_len"] or 1)
+    rotation = decoder(config_of(params, new=new))[0].rotation
+    assert rotation is not None
+    schedule = rotation.schedule(params["seq_len"] or 1)
     expected = values(case, "inv_freq")
     torch.testing.assert_close(
         schedule.frequencies, expected, rtol=case["suggested_rtol"], atol=1e-12
@@ -653,16 +661,16 @@ def test_there_are_golden_schedules() -> None:
 
 def test_longrope_follows_the_length_and_keeps_no_state() -> None:
     case = golden("rope_longrope_stateful_llama")
-    turn = decoder(config_of(case["params"], new=True))[0].rotation
-    assert turn is not None
+    rotation = decoder(config_of(case["params"], new=True))[0].rotation
+    assert rotation is not None
     rows = [
-        turn.schedule(length).frequencies
+        rotation.schedule(length).frequencies
         for length in case["inputs"]["successive_seq_lens"]
     ]
     torch.testing.assert_close(
         torch.stack(rows), values(case, "inv_freq_after_each"), rtol=1e-6, atol=0
     )
-    assert turn.schedule().attention_factor == pytest.approx(
+    assert rotation.schedule().attention_factor == pytest.approx(
         case["outputs"]["attention_scaling"]
     )
 
@@ -748,8 +756,10 @@ def test_rotated_queries_and_keys_agree_with_golden_cases(name: str) -> None:
     case = golden(name)
     transform = decoder(TINY | ROTATED[name])[0].scheme().transform
     assert transform is not None
-    at = torch.tensor(case["inputs"]["position_ids"])
-    q, k = transform(values(case, "q", "inputs"), values(case, "k", "inputs"), at, at)
+    positions = torch.tensor(case["inputs"]["position_ids"])
+    q, k = transform(
+        values(case, "q", "inputs"), values(case, "k", "inputs"), positions, positions
+    )
     torch.testing.assert_close(
         q, values(case, "q_embed"), rtol=0, atol=case["suggested_atol"]
     )
@@ -770,12 +780,12 @@ def test_gpt_j_agrees_with_golden_case() -> None:
     }
     transform = decoder(config)[0].scheme().transform
     assert transform is not None
-    q, at = (
+    q, positions = (
         values(case, "q", "inputs").transpose(1, 2),
         torch.tensor(case["inputs"]["position_ids"]),
     )
     torch.testing.assert_close(
-        transform(q, q, at, at)[0].transpose(1, 2),
+        transform(q, q, positions, positions)[0].transpose(1, 2),
         values(case, "q_embed"),
         rtol=0,
         atol=case["suggested_atol"],
@@ -805,8 +815,10 @@ def test_three_axes_agree_with_golden_cases(name: str, kind: str) -> None:
     }
     transform = decoder(config)[0].scheme().transform
     assert transform is not None
-    at = torch.tensor(case["inputs"]["position_ids_thw"]).movedim(0, -1)
-    q, k = transform(values(case, "q", "inputs"), values(case, "k", "inputs"), at, at)
+    positions = torch.tensor(case["inputs"]["position_ids_thw"]).movedim(0, -1)
+    q, k = transform(
+        values(case, "q", "inputs"), values(case, "k", "inputs"), positions, positions
+    )
     torch.testing.assert_close(
         q, values(case, "q_embed"), rtol=0, atol=case["suggested_atol"]
     )
@@ -825,16 +837,19 @@ def test_latent_attention_turns_the_last_channels_alone() -> None:
     assert transform is not None
     q, k = values(case, "q_pe", "inputs"), values(case, "k_pe", "inputs")
     content = normal(1, 2, 4, 3, seed=0)
-    at = torch.arange(4)
-    turned_q, turned_k = transform(
-        torch.cat((content, q), -1), torch.cat((content[:, :1], k), -1), at, at
+    positions = torch.arange(4)
+    rotated_q, rotated_k = transform(
+        torch.cat((content, q), -1),
+        torch.cat((content[:, :1], k), -1),
+        positions,
+        positions,
     )
-    assert torch.equal(turned_q[..., :3], content)
+    assert torch.equal(rotated_q[..., :3], content)
     torch.testing.assert_close(
-        turned_q[..., 3:], values(case, "official_q"), rtol=0, atol=1e-5
+        rotated_q[..., 3:], values(case, "official_q"), rtol=0, atol=1e-5
     )
     torch.testing.assert_close(
-        turned_k[..., 3:], values(case, "official_k"), rtol=0, atol=1e-5
+        rotated_k[..., 3:], values(case, "official_k"), rtol=0, atol=1e-5
     )
 
 
@@ -851,12 +866,12 @@ def test_qwen_tower_agrees_with_golden_case() -> None:
         case["params"]["grid_thw"][0],
         case["params"]["spatial_merge_size"],
     )
-    at = merged_grid(height, width, merge)
+    positions = merged_grid(height, width, merge)
     q, k = (values(case, name, "inputs").transpose(0, 1)[None] for name in "qk")
-    q, k = transform(q, k, at, at)
-    for turned, field in ((q, "q_embed"), (k, "k_embed")):
+    q, k = transform(q, k, positions, positions)
+    for rotated, field in ((q, "q_embed"), (k, "k_embed")):
         torch.testing.assert_close(
-            turned[0].transpose(0, 1), values(case, field), rtol=0, atol=1e-5
+            rotated[0].transpose(0, 1), values(case, field), rtol=0, atol=1e-5
         )
 
 
@@ -882,12 +897,12 @@ def test_llama_4_tower_agrees_with_golden_case() -> None:
     assert tower.inputs is not None
     assert tower.inputs.rows == case["params"]["grid"] ** 2 + 1
     patches = [(column, row) for row in range(1, 4) for column in range(1, 4)]
-    at = torch.tensor([*patches, (0, 0)])  # the class token comes last
+    positions = torch.tensor([*patches, (0, 0)])  # the class token comes last
     q, k = (values(case, name, "inputs").transpose(1, 2) for name in "qk")
-    q, k = transform(q, k, at, at)
-    for turned, field in ((q, "q_embed"), (k, "k_embed")):
+    q, k = transform(q, k, positions, positions)
+    for rotated, field in ((q, "q_embed"), (k, "k_embed")):
         torch.testing.assert_close(
-            turned.transpose(1, 2), values(case, field), rtol=0, atol=1e-5
+            rotated.transpose(1, 2), values(case, field), rtol=0, atol=1e-5
         )
 
 
@@ -1034,19 +1049,19 @@ def inputs(layer: LayerSettings, count: int = 6) -> tuple[Tensor, Tensor, Tensor
 def test_every_layer_makes_a_scheme_that_attends(name: str) -> None:
     checkpoint = read(name)
     for layer in {layer for stack in checkpoint.stacks for layer in stack.layers}:
-        q, k, at = inputs(layer)
+        q, k, positions = inputs(layer)
         scheme = layer.scheme(generator=seeded(0))
         mask = causal(torch.arange(6), torch.arange(6)) if layer.causal else None
         weights = attention_weights(
-            q, k, q_positions=at, k_positions=at, scheme=scheme, mask=mask
+            q, k, q_positions=positions, k_positions=positions, scheme=scheme, mask=mask
         )
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     for stack in checkpoint.stacks:
         if stack.inputs is not None:
             embedding = stack.inputs.scheme().embedding
             assert embedding is not None
-            at = torch.arange(stack.inputs.rows - 3, stack.inputs.rows)
-            assert embedding(at).shape == (3, stack.inputs.dim)
+            positions = torch.arange(stack.inputs.rows - 3, stack.inputs.rows)
+            assert embedding(positions).shape == (3, stack.inputs.dim)
 
 
 @pytest.mark.parametrize(
@@ -1064,13 +1079,17 @@ def test_shifted_windows_of_patches() -> None:
     layer = read("class-default-swin").stacks[0].layers[1]
     mask = layer.scheme().mask
     assert mask is not None
-    at = torch.tensor([(row, column) for row in range(14) for column in range(14)])
-    allowed = mask(at, at)
+    positions = torch.tensor(
+        [(row, column) for row in range(14) for column in range(14)]
+    )
+    allowed = mask(positions, positions)
     for i in (0, 33, 100, 195):
         for j in range(196):
             same = all(
                 (a - 3) // 7 == (b - 3) // 7
-                for a, b in zip(at[i].tolist(), at[j].tolist(), strict=True)
+                for a, b in zip(
+                    positions[i].tolist(), positions[j].tolist(), strict=True
+                )
             )
             assert bool(allowed[i, j]) == same
 
@@ -1092,26 +1111,26 @@ def test_gemma_4_tower_turns_each_half_by_an_axis() -> None:
     }
     tower = read(config).stacks[1]
     q = normal(1, 2, 3, 8, seed=0)
-    at = torch.tensor([[0, 0], [2, 5], [7, 1]])
+    positions = torch.tensor([[0, 0], [2, 5], [7, 1]])
     transform, embedding = tower.layers[0].scheme().transform, tower.inputs
     assert transform is not None
     assert embedding is not None
-    turned, _ = transform(q, q, at, at)
+    rotated, _ = transform(q, q, positions, positions)
     for token in range(3):
         for axis in range(2):
             for i in range(2):
-                angle = at[token, axis].item() * 100.0 ** (-2 * i / 4)
+                angle = positions[token, axis].item() * 100.0 ** (-2 * i / 4)
                 first, second = 4 * axis + i, 4 * axis + i + 2
                 a, b = q[0, 0, token, first].item(), q[0, 0, token, second].item()
-                assert turned[0, 0, token, first].item() == pytest.approx(
+                assert rotated[0, 0, token, first].item() == pytest.approx(
                     a * math.cos(angle) - b * math.sin(angle)
                 )
-                assert turned[0, 0, token, second].item() == pytest.approx(
+                assert rotated[0, 0, token, second].item() == pytest.approx(
                     a * math.sin(angle) + b * math.cos(angle)
                 )
     table = embedding.scheme().embedding
     assert table is not None
-    assert table(at).shape == (3, 16)
+    assert table(positions).shape == (3, 16)
 
 
 # ---- what must raise, and name its key
@@ -1137,7 +1156,7 @@ def without(entry: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if name != key}
 
 
-MALFORMED: list[tuple[dict[str, Any], str]] = [
+REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "model_type"),
     ({"model_type": "gpt5"}, "model_type"),
     ({"model_type": ["llama"]}, "model_type"),
@@ -1445,8 +1464,8 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(
     ("config", "key"),
-    MALFORMED,
-    ids=[f"{i}-{key}" for i, (_, key) in enumerate(MALFORMED)],
+    REFUSED,
+    ids=[f"{i}-{key}" for i, (_, key) in enumerate(REFUSED)],
 )
 def test_malformed_settings_raise_and_name_their_key(
     config: dict[str, Any], key: str
@@ -1586,8 +1605,10 @@ def test_reports_fit_80_columns_and_name_every_layer(name: str) -> None:
     data = json.loads(json.dumps(as_dict(checkpoint)))
     for stack, listed in zip(checkpoint.stacks, data["stacks"], strict=True):
         assert len(listed["layers"]) == len(stack.layers)
-        for turn, numbers in zip(rotations(stack), listed["rotations"], strict=True):
-            assert len(numbers["wavelengths"]) == len(turn.wavelengths())
+        for rotation, numbers in zip(
+            rotations(stack), listed["rotations"], strict=True
+        ):
+            assert len(numbers["wavelengths"]) == len(rotation.wavelengths())
             for frequency, wave in zip(
                 numbers["frequencies"], numbers["wavelengths"], strict=True
             ):

@@ -1,7 +1,6 @@
-"""The doctor.
+"""The doctor: silent about correct functions, right about every kind of fault.
 
-Nothing false about correct functions, and every kind of fault found at sizes drawn at
-random.
+Sizes are drawn at random. The package is tested as a whole, through `diagnose`.
 """
 
 from __future__ import annotations
@@ -67,17 +66,14 @@ def peer(
 ) -> Function:
     """Rotary in the form of Llama's code.
 
-    X cos + rotate_half(x) sin, with tables as wide as what is turned.
+    X cos + rotate_half(x) sin, with tables as wide as what is rotated.
     """
     r = width or dim
-    speeds = (
-        base ** (-torch.arange(0, r, 2, dtype=torch.float64) / r)
-        if frequencies is None
-        else frequencies
-    )
+    if frequencies is None:
+        frequencies = base ** (-torch.arange(0, r, 2, dtype=torch.float64) / r)
 
     def apply(x: Tensor, positions: Tensor) -> Tensor:
-        angles = read(positions, x)[..., None].to(dtype) * speeds.to(dtype)
+        angles = read(positions, x)[..., None].to(dtype) * frequencies.to(dtype)
         doubled = (
             torch.cat((angles, angles), -1)
             if (table or layout) == "half"
@@ -90,15 +86,15 @@ def peer(
         )
         if cos.dim() == 3:
             cos, sin = cos[:, None], sin[:, None]
-        turned, rest = x[..., :r], x[..., r:]
+        rotated, rest = x[..., :r], x[..., r:]
         if layout == "half":
-            a, b = turned.chunk(2, -1)
+            a, b = rotated.chunk(2, -1)
             partner = torch.cat((-b, a), -1)
         else:
-            partner = torch.stack((-turned[..., 1::2], turned[..., ::2]), -1).flatten(
+            partner = torch.stack((-rotated[..., 1::2], rotated[..., ::2]), -1).flatten(
                 -2
             )
-        return torch.cat((turned * cos + partner * sin, rest), -1)
+        return torch.cat((rotated * cos + partner * sin, rest), -1)
 
     return apply
 
@@ -255,9 +251,9 @@ def test_lengths_that_change_the_schedule_are_no_fault() -> None:
 def complex_numbers(x: Tensor, positions: Tensor) -> Tensor:
     """In the form of Meta's code, float32 throughout."""
     angles = positions[:, None].float() * inverse_frequencies(32, 500_000.0).float()
-    turn = torch.polar(torch.ones_like(angles), angles)
+    rotation = torch.polar(torch.ones_like(angles), angles)
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
+    return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
 
 
 def rows_only(x: Tensor, positions: Tensor) -> Tensor:
@@ -567,7 +563,7 @@ def test_cache_offsets(dim: int, base: float, layout: str) -> None:
 @given(DIMS, BASES, SIDES, st.integers(100, 4000))
 @example(
     96, 39_695.0, "interleaved", 100
-)  # the slowest pair turns by more than half a turn where int16 wraps
+)  # the slowest pair rotates by more than half a turn where int16 wraps
 def test_positions_that_are_misread(
     dim: int, base: float, layout: str, length: int
 ) -> None:
@@ -651,9 +647,11 @@ def test_frequencies_out_of_order_or_in_other_units(
 
 @given(st.sampled_from([24, 64, 128]), BASES)
 def test_pairs_over_the_head_where_some_channels_turn(dim: int, base: float) -> None:
-    speeds = torch.cat((inverse_frequencies(dim // 2, base), torch.zeros(dim // 4)))
+    frequencies = torch.cat(
+        (inverse_frequencies(dim // 2, base), torch.zeros(dim // 4))
+    )
     report = diagnose(
-        peer(dim, base, frequencies=speeds), dim, rotary_dim=dim // 2, base=base
+        peer(dim, base, frequencies=frequencies), dim, rotary_dim=dim // 2, base=base
     )
     assert report.codes == {"rotary-width"}, str(report)
     assert f"(i, i + {dim // 4}) was expected" in report.findings[0].seen
@@ -928,10 +926,10 @@ def test_llama3(dim: int, base: float, layout: str, factor: float) -> None:
     expect(
         "schedule", peer(dim, layout=layout, frequencies=cut), dim, schedule="llama3"
     )
-    turned = diagnose(
+    rotated = diagnose(
         ours(Schedule(right.frequencies, 1.25), layout), dim, schedule="llama3"
     )
-    assert "no attention factor belongs" in turned.findings[0].seen, str(turned)
+    assert "no attention factor belongs" in rotated.findings[0].seen, str(rotated)
 
 
 def test_lists_of_frequencies_have_no_base() -> None:
@@ -1427,7 +1425,7 @@ def test_rotations_of_chapter_10() -> None:
     meant = {"direction": "counter-clockwise", "base": 10_000.0}
     half, neighbours = meant | {"layout": "half"}, meant | {"layout": "interleaved"}
     double = {
-        name: lambda x, at, f=here[name]: f(x.double(), at).to(x.dtype)
+        name: lambda x, positions, f=here[name]: f(x.double(), positions).to(x.dtype)
         for name in ("interleaved_pairs", "half_pairs")
     }
     assert verdict(here["rotate"], **half) == set()
@@ -1438,7 +1436,11 @@ def test_rotations_of_chapter_10() -> None:
     assert verdict(here["rope_a"], **neighbours) == {"direction"}
     assert verdict(here["rope_b"], **neighbours) == {"tables-mixed"}
     assert verdict(here["rope_c"], **neighbours) == {"exponent-halved"}
-    late = lambda x, at: here["base_changes"](at, torch.float64)(x.double()).to(x.dtype)  # noqa: E731
+
+    def late(x: Tensor, positions: Tensor) -> Tensor:
+        rotation = here["base_changes"](positions, torch.float64)
+        return rotation(x.double()).to(x.dtype)
+
     assert verdict(late, **neighbours) == {"base-changes"}
     assert verdict(
         both(double["interleaved_pairs"], double["half_pairs"]), **neighbours
@@ -1450,7 +1452,7 @@ def test_rotations_of_chapter_10() -> None:
     for wrong in (
         double["interleaved_pairs"],
         here["rope_b"],
-        lambda x, at: here["rotate"](x, at + 1),
+        lambda x, positions: here["rotate"](x, positions + 1),
     ):
         with pytest.raises(AssertionError, match="Read: "):
             here["check_half"](wrong)
@@ -1462,17 +1464,22 @@ def test_rotations_of_chapter_10() -> None:
 
 def test_tables_and_rotations_of_the_errata() -> None:
     here = chapter("90_errata_of_tutorials")
-    assert verdict(lambda at: here["looped"](at, 64)) == {"tables-mixed"}
+    assert verdict(lambda positions: here["looped"](positions, 64)) == {"tables-mixed"}
 
-    def each(turn: Callable[[Tensor, Tensor], Tensor]) -> Function:
+    def each(rotation: Callable[[Tensor, Tensor], Tensor]) -> Function:
         """Of one vector at a time."""
-        return lambda x, at: torch.cat(
-            [turn(row.double(), p[None]) for row, p in zip(x, at, strict=True)]
+        return lambda x, positions: torch.cat(
+            [
+                rotation(row.double(), p[None])
+                for row, p in zip(x, positions, strict=True)
+            ]
         ).to(x.dtype)
 
-    mixed = each(lambda row, at: here["mixed_layouts"](row[None], at, here["w"]))
+    mixed = each(
+        lambda row, positions: here["mixed_layouts"](row[None], positions, here["w"])
+    )
     assert verdict(mixed) == {"tables-mixed"}
-    rotated = each(lambda row, at: here["rotate_to"](at, row, here["w"]))
+    rotated = each(lambda row, positions: here["rotate_to"](positions, row, here["w"]))
     assert verdict(rotated, layout="interleaved", base=10_000.0) == set()
 
 

@@ -1,4 +1,7 @@
-"""Figures: drawn, described, stored; sliders work without a kernel."""
+"""Figures: drawn, described, stored; sliders work without a kernel.
+
+The package is tested as a whole.
+"""
 
 from __future__ import annotations
 

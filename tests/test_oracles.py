@@ -3,7 +3,7 @@
 An adapter calls the library with the case's inputs and brings the result into the
 peer's shape. It may transpose, scale and mask as the peer does around its encoding; the
 formula itself must come from the library. The adapters of the basic encodings are here,
-those of the others in `encodings`, a file for each group.
+those of the others in `examples`, a file for each group.
 """
 
 from __future__ import annotations

@@ -636,7 +636,7 @@ def test_probes_of_functions_and_matrices() -> None:
 
 
 PROBED = normal(3, 1, 2, 4, WIDTH)  # query, key and value
-MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
+REFUSED: dict[str, Callable[[], Any]] = {
     "actual and expected must have one shape": lambda: max_error(
         torch.ones(2), torch.ones(1, 2)
     ),
@@ -664,10 +664,10 @@ MALFORMED_PROBES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("message", MALFORMED_PROBES)
+@pytest.mark.parametrize("message", REFUSED)
 def test_probes_refuse_what_they_cannot_measure(message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MALFORMED_PROBES[message]()
+        REFUSED[message]()
     with pytest.raises(
         TypeError, match="actual must be real"
     ):  # the imaginary part would be dropped, and i found to be 0
