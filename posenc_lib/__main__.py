@@ -95,6 +95,22 @@ def add_diff(commands: Any) -> None:
     parser.epilog = "example: python -m posenc_lib diff llama-3-8b llama-3.1-8b"
 
 
+def zoo(given: argparse.Namespace) -> None:
+    """Print what is known of the encodings that match: equation, source, tests."""
+    from posenc_lib.zoo import describe, find
+
+    print("\n\n".join(describe(entry) for entry in find(" ".join(given.name))))
+
+
+def add_zoo(commands: Any) -> None:
+    """`zoo`."""
+    parser = _command(commands, "zoo", zoo, "an encoding's equation, source and tests")
+    parser.add_argument(
+        "name", nargs="+", help="an encoding, an alias of it or a model"
+    )
+    parser.epilog = "example: python -m posenc_lib zoo yarn"
+
+
 def add_doctor(commands: Any) -> None:
     """`doctor`."""
     from posenc_lib.doctor import add_parser
@@ -107,6 +123,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_inspect,
     add_list,
     add_diff,
+    add_zoo,
     add_doctor,
 )
 

@@ -18,7 +18,6 @@ FILES = (
     "_config.yml",
     "CITATION.cff",
     "README.md",
-    "book/zoo.md",
     "notebooks/*.ipynb",
 )
 

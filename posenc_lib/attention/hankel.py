@@ -139,8 +139,9 @@ class _Hankel(torch.autograd.Function):
             biases = biases.unfold(-1, seen, 1)[None]  # (1, H, stop − start, seen)
             if mask is not None:
                 biases = biases.masked_fill(~mask[:, None, None, :seen], -math.inf)
+            q_rows = q[:, :, rows].flip(2)
             output, denominator = attend(
-                q[:, :, rows].flip(2), k[:, :, :seen], v[:, :, :seen], biases, scale
+                q_rows, k[:, :, :seen], v[:, :, :seen], biases, scale
             )
             outputs.append(output[..., :value_dim].flip(2))
             denominators.append(denominator.flip(2))

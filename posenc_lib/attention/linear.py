@@ -286,8 +286,10 @@ def causal_linear_attention(
     _checks.token_positions("positions", positions, batch=q.shape[0], length=q.shape[2])
     _checks.token_positions("positions", positions, batch=k.shape[0], length=k.shape[2])
     rotated_q, rotated_k = _transformed(transform, q, k, positions, positions)
-    products = rotated_k[..., :, None] * v[..., None, :]
-    numerator = products.cumsum(2)  # (B, H, T, f, d_v)
+    # The products are not named: they would be kept beside their sums.
+    numerator = (rotated_k[..., :, None] * v[..., None, :]).cumsum(
+        2
+    )  # (B, H, T, f, d_v)
     denominator = k.cumsum(2)  # (B, H, T, f)
     if state is not None:
         _check_state(state, LinearState(numerator[:, :, 0], denominator[:, :, 0]))

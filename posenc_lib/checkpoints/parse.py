@@ -88,7 +88,7 @@ class Section:
             spellings = "".join(f" or {name}" for name in SPELLINGS.get(key, ()))
             raise ValueError(
                 f"{self.named(key)}{spellings} is missing: "
-                "nothing is assumed in its section"
+                "nothing is assumed in its place"
             )
         return value
 
@@ -177,8 +177,7 @@ def layer_kinds(
         return config.row("layer_types", count, valid)
     if usual is None:
         raise ValueError(
-            f"{config.named('layer_types')} is missing: "
-            "nothing is assumed in its section"
+            f"{config.named('layer_types')} is missing: nothing is assumed in its place"
         )
     return list(usual)
 
@@ -280,7 +279,7 @@ def uniform_entry(
     )[""]
     if "rope_theta" not in entry and theta != "rope_theta":
         raise ValueError(
-            f"{config.named(theta)} is missing: nothing is assumed in its section"
+            f"{config.named(theta)} is missing: nothing is assumed in its place"
         )
     return entry, path
 
