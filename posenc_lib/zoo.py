@@ -7,8 +7,8 @@ import difflib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class Entry:
         aliases: other names that readers search for.
         equation: its own equation, where the docstring of `source` states that of more
             than this encoding.
+        lacks: the properties of tests/test_properties.py that it does not have, each
+            with the reason.
 
     Chapter: zoo
     """
@@ -68,6 +70,7 @@ class Entry:
     used_by: str = ""
     aliases: tuple[str, ...] = ()
     equation: str = ""
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
 
 # Encodings whose equation is not available to us: the arXiv number, and what we miss.
@@ -144,6 +147,35 @@ MISSING: dict[str, tuple[str, str]] = {
         "its rotation of video coordinates is not available to us",
     ),
 }
+
+
+def _at_zero(reason: str) -> dict[str, str]:
+    return {"nothing at position zero": reason}
+
+
+# Reasons why an encoding lacks a property, where several share them.
+_OWN_POSITION = "each token has its own position, which meets the others' content too"
+_ADDED = dict.fromkeys(("relative", "Toeplitz"), _OWN_POSITION)
+_COS_ZERO = _at_zero("cos 0 = 1 is added")
+_FIRST_ROW = _at_zero("position 0 has a vector like any other")
+_OWN_VECTOR = _at_zero("distance 0 has a vector like any other")
+_RISE = {"decays with distance": "dot products of its vectors rise again"}
+_COSINES = {"decays with distance": "its cosines turn back up"}
+_FACTOR = dict.fromkeys(("nothing at position zero", "norm"), "its factor scales")
+_LEARNED = {"decays with distance": "what the distance does is learned"}
+_COUNTS = {
+    "blind to order when positions move along": "it sums along the tokens, in order"
+}
+_START = dict.fromkeys(
+    ("relative", "Toeplitz"), "which keys are near depends on where counting begins"
+)
+_WARMTH = "a query's temperature depends on its own position"
+_NOISE = dict.fromkeys(
+    ("relative", "Toeplitz"), "relative on average over the noise only"
+) | dict.fromkeys(
+    ("nothing at position zero", "norm", "decays with distance"),
+    "queries and keys are multiplied by noise",
+)
 
 
 def encodings() -> tuple[Entry, ...]:
@@ -480,6 +512,7 @@ def _embeddings() -> tuple[Entry, ...]:
                 "sinusoidal_scaled_xtransformers",
             ),
             test="test_bug_reports.py::test_bug_53_every_dimension_has_a_sinusoid",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Sinusoidal, tensor2tensor",
@@ -498,17 +531,19 @@ def _embeddings() -> tuple[Entry, ...]:
                 "sinusoidal_concat_xglm_offset2",
             ),
             test="test_bug_reports.py::test_bug_53_tensor2tensor_has_a_zero_column",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Learned absolute",
             aliases=("absolute", "APE", "wpe"),
-            where=scheme.learned(16, 8, generator=_draw()),
+            where=scheme.learned(2048, 8, generator=_draw()),
             source=embedding.LearnedEmbedding,
             parameters="L D",
             cost=once,
             used_by="BERT, RoBERTa (from padding_idx + 1), GPT-2, OPT (from 2)",
             golden=("learned_offset_opt", "position_ids_roberta"),
             test="embedding/test_learned.py::test_learned_embedding_looks_up_rows",
+            lacks=_ADDED | _FIRST_ROW | _RISE,
         ),
         Entry(
             name="NeRF features",
@@ -518,6 +553,7 @@ def _embeddings() -> tuple[Entry, ...]:
             cost="O(n D) sines",
             used_by="NeRF",
             test="embedding/test_fourier.py::test_nerf_is_the_equation",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Random Fourier features",
@@ -527,6 +563,7 @@ def _embeddings() -> tuple[Entry, ...]:
             cost="O(n D) sines",
             golden=("gaussian_fourier_diffusers",),
             test="embedding/test_fourier.py::test_random_fourier_is_the_equation",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Perceiver features",
@@ -541,6 +578,7 @@ def _embeddings() -> tuple[Entry, ...]:
             used_by="Perceiver",
             golden=("fourier_perceiver",),
             test="embedding/test_fourier.py::test_perceiver_is_the_equation",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Learnable Fourier features",
@@ -554,6 +592,7 @@ def _embeddings() -> tuple[Entry, ...]:
             "for A axes, F features, h hidden units",
             cost="O(n h (F + D))",
             test="embedding/test_fourier.py::test_learnable_fourier_is_the_equation",
+            lacks=_ADDED | _FIRST_ROW | _RISE,
         ),
         Entry(
             name="Timestep embedding",
@@ -568,6 +607,7 @@ def _embeddings() -> tuple[Entry, ...]:
             used_by="diffusion models since DDPM",
             golden=("timestep_embedding_diffusers",),
             test="embedding/test_fourier.py::test_timestep_is_the_equation",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Sinusoidal, 2-D",
@@ -579,6 +619,7 @@ def _embeddings() -> tuple[Entry, ...]:
             used_by="MAE",
             golden=("sincos2d_mae_diffusers", "sincos2d_timm"),
             test="embedding/test_grid.py::test_sinusoidal_grid_is_the_equation",
+            lacks=_ADDED | _COS_ZERO | _RISE,
         ),
         Entry(
             name="Learned grid",
@@ -590,6 +631,7 @@ def _embeddings() -> tuple[Entry, ...]:
             cost=once,
             used_by="ViT",
             test="embedding/test_grid.py::test_learned_grid_is_a_table_of_places",
+            lacks=_ADDED | _FIRST_ROW | _RISE,
         ),
         Entry(
             name="Resized learned grid",
@@ -677,6 +719,7 @@ def _rotary() -> tuple[Entry, ...]:
                 "rope_rotary_embedding_torch_lang",
             ),
             test="rotary/test_rope.py::test_rope_is_the_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="RoPE, half layout",
@@ -688,6 +731,7 @@ def _rotary() -> tuple[Entry, ...]:
             used_by="Llama, Qwen, Mistral and Gemma in transformers",
             golden=("rope_half_split_gemma_official", "rope_half_split_llama"),
             test="test_bug_reports.py::test_bug_01_layouts_agree_through_the_permutation",
+            lacks=_COSINES,
         ),
         Entry(
             name="RoPE, partial",
@@ -707,6 +751,7 @@ def _rotary() -> tuple[Entry, ...]:
                 "rope_partial_interleaved_glm",
             ),
             test="rotary/test_rope.py::test_rope_is_the_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="Decoupled RoPE (MLA)",
@@ -729,6 +774,9 @@ def _rotary() -> tuple[Entry, ...]:
             cost="8 n D",
             golden=("xpos_rotary_embedding_torch", "xpos_torchscale"),
             test="rotary/test_variants.py::test_xpos_is_its_equation",
+            lacks=(
+                _COSINES | {"norm": "queries and keys are scaled by their positions"}
+            ),
         ),
         Entry(
             name="RoPER",
@@ -740,6 +788,7 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="0",
             cost="12 n D: RoPE's, and as much for values and sums",
             test="rotary/test_variants.py::test_roper_sees_the_distance_of_values",
+            lacks=_COSINES,
         ),
         Entry(
             name="PoPE",
@@ -750,6 +799,11 @@ def _rotary() -> tuple[Entry, ...]:
             cost="n² D more: the score has 2 d channels a head",
             golden=("pope_polar_xtransformers",),
             test="rotary/test_variants.py::test_pope_is_its_equation",
+            lacks=(
+                _COSINES
+                | _at_zero("the magnitude is the softplus of the content")
+                | {"norm": "the magnitude is a softplus, in twice the channels"}
+            ),
         ),
         Entry(
             name="LieRE",
@@ -760,6 +814,7 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="A d (b − 1)/2 for A axes and blocks of b channels",
             cost="n matrix exponentials of d/b blocks, O(n d b²), and O(n D b)",
             test="rotary/test_variants.py::test_lie_rotation_is_the_exponential",
+            lacks=_COSINES,
         ),
         Entry(
             name="ComRoPE, linearly dependent",
@@ -772,6 +827,7 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="D (b − 1)/2 + A d/b for A axes and blocks of b channels",
             cost="n matrix exponentials of D/b blocks, O(n D b²)",
             test="rotary/test_variants.py::test_commuting_axes_are_multiples_of_one_matrix",
+            lacks=_COSINES,
         ),
         Entry(
             name="Cayley-STRING",
@@ -782,6 +838,7 @@ def _rotary() -> tuple[Entry, ...]:
             cost="2 n D d beside the rotation; "
             "none where P is folded into the projections",
             test="rotary/test_variants.py::test_string_is_rope_in_another_basis",
+            lacks=_COSINES,
         ),
         Entry(
             name="FoPE",
@@ -794,6 +851,13 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="2 H K² for the K pairs that make a full turn within L",
             cost="O(n H K²) for the tables, and RoPE's 6 n D",
             test="rotary/test_variants.py::test_fope_is_its_equation",
+            lacks=(
+                _COSINES
+                | dict.fromkeys(
+                    ("relative", "Toeplitz", "nothing at position zero", "norm"),
+                    "mixed tables are not a rotation",
+                )
+            ),
         ),
         Entry(
             name="RePo",
@@ -804,6 +868,7 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="r (2 D + H) for r latent channels",
             cost="O(n r (D + H)) for the positions, and RoPE's 6 n D",
             test="rotary/test_variants.py::test_repo_turns_by_positions_it_reads",
+            lacks=_at_zero("it rotates by positions that it reads from the tokens"),
         ),
         Entry(
             name="GRAPE, multiplicative",
@@ -812,6 +877,7 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="2 d a plane",
             cost="O(n d) a plane and head",
             test="rotary/test_variants.py::test_grape_is_the_exponential",
+            lacks=_COSINES,
         ),
         Entry(
             name="TAPA",
@@ -820,6 +886,7 @@ def _rotary() -> tuple[Entry, ...]:
             parameters="0",
             cost="n² H powers and cosines",
             test="rotary/test_variants.py::test_tapa_is_its_equation",
+            lacks=_COSINES | _at_zero("a part of the channels alone has the content"),
         ),
     )
 
@@ -840,6 +907,7 @@ def _schedules() -> tuple[Entry, ...]:
             used_by="the global layers of Gemma 3 from 4B on",
             golden=("rope_linear_f4", "rope_linear_partial"),
             test="rotary/test_scaling.py::test_bug_07_linear_interpolation_divides_positions",
+            lacks=_COSINES,
         ),
         Entry(
             name="NTK-aware",
@@ -853,6 +921,7 @@ def _schedules() -> tuple[Entry, ...]:
                 "rope_xtransformers",
             ),
             test="rotary/test_scaling.py::test_bug_27_ntk_static",
+            lacks=_COSINES,
         ),
         Entry(
             name="Dynamic NTK",
@@ -869,6 +938,7 @@ def _schedules() -> tuple[Entry, ...]:
                 "rope_dynamic_stateful_llama",
             ),
             test="rotary/test_scaling.py::test_dynamic_ntk_is_its_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="NTK-by-parts",
@@ -877,6 +947,7 @@ def _schedules() -> tuple[Entry, ...]:
             parameters="0",
             cost=same,
             test="rotary/test_scaling.py::test_by_parts_and_yarn_are_the_papers_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="NTK-by-parts, original",
@@ -888,6 +959,7 @@ def _schedules() -> tuple[Entry, ...]:
             cost=same,
             golden=("ntk_by_parts_original_repo",),
             test="rotary/test_scaling.py::test_original_by_parts_is_its_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="YaRN, as in the paper",
@@ -896,6 +968,7 @@ def _schedules() -> tuple[Entry, ...]:
             parameters="0",
             cost=same,
             test="rotary/test_scaling.py::test_by_parts_and_yarn_are_the_papers_equation",
+            lacks=_COSINES | _FACTOR,
         ),
         Entry(
             name="YaRN, as released",
@@ -915,6 +988,7 @@ def _schedules() -> tuple[Entry, ...]:
                 "yarn_original_repo",
             ),
             test="rotary/test_scaling.py::test_released_yarn_is_its_equation",
+            lacks=_COSINES | _FACTOR,
         ),
         Entry(
             name="DeepSeek's softmax scale",
@@ -940,6 +1014,7 @@ def _schedules() -> tuple[Entry, ...]:
                 "rope_longrope_stateful_llama",
             ),
             test="rotary/test_scaling.py::test_longrope_is_its_equation",
+            lacks=_COSINES | _FACTOR,
         ),
         Entry(
             name="Llama 3.1's schedule",
@@ -950,6 +1025,7 @@ def _schedules() -> tuple[Entry, ...]:
             used_by="Llama 3.1, Llama 3.2, Llama 4 Scout",
             golden=("rope_llama3_1_f8",),
             test="rotary/test_scaling.py::test_llama3_is_its_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="p-RoPE",
@@ -961,6 +1037,7 @@ def _schedules() -> tuple[Entry, ...]:
             used_by="the global layers of Gemma 4",
             golden=("rope_proportional_p25",),
             test="rotary/test_scaling.py::test_p_rope_keeps_the_fastest_pairs_of_the_full_spectrum",
+            lacks=_COSINES,
         ),
         Entry(
             name="Clipped RoPE",
@@ -972,6 +1049,7 @@ def _schedules() -> tuple[Entry, ...]:
             parameters="0",
             cost=same,
             test="rotary/test_scaling.py::test_clipped_is_its_equation",
+            lacks=_COSINES,
         ),
     )
 
@@ -998,6 +1076,7 @@ def _axes() -> tuple[Entry, ...]:
                 "rope2d_timm_eva_cat",
             ),
             test="rotary/test_multiaxis.py::test_axial_is_one_rope_for_each_axis",
+            lacks=_COSINES,
         ),
         Entry(
             name="Axial RoPE in pixel frequencies",
@@ -1013,6 +1092,7 @@ def _axes() -> tuple[Entry, ...]:
                 "rope_axial_rotary_embedding_torch",
             ),
             test="test_frequencies.py::test_pixel_frequencies_are_the_equations",
+            lacks=_COSINES,
         ),
         Entry(
             name="Pixtral's RoPE",
@@ -1024,6 +1104,7 @@ def _axes() -> tuple[Entry, ...]:
             used_by="Pixtral",
             golden=("rope2d_pixtral",),
             test="rotary/test_multiaxis.py::test_pixtral_shares_the_series",
+            lacks=_COSINES,
         ),
         Entry(
             name="DINOv3's RoPE",
@@ -1035,6 +1116,7 @@ def _axes() -> tuple[Entry, ...]:
             used_by="DINOv3",
             golden=("rope2d_dinov3",),
             test="rotary/test_multiaxis.py::test_dinov3_frequencies_are_the_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="Mixed RoPE",
@@ -1048,6 +1130,7 @@ def _axes() -> tuple[Entry, ...]:
             used_by="RoPE-ViT",
             golden=("rope2d_mixed_rope_vit",),
             test="rotary/test_multiaxis.py::test_mixed_rope_is_the_equation",
+            lacks=_COSINES,
         ),
         Entry(
             name="Golden-gate RoPE",
@@ -1057,6 +1140,7 @@ def _axes() -> tuple[Entry, ...]:
             parameters="0",
             cost=f"{same}; tables of each head",
             test="rotary/test_multiaxis.py::test_golden_gate_directions",
+            lacks=_COSINES,
         ),
         Entry(
             name="M-RoPE, in sections",
@@ -1068,6 +1152,7 @@ def _axes() -> tuple[Entry, ...]:
             used_by="Qwen2-VL, Qwen2.5-VL, Qwen2.5-Omni",
             golden=("mrope_sections_qwen2_vl",),
             test="rotary/test_multiaxis.py::test_bug_71_mrope_sections_of_every_size",
+            lacks=_COSINES,
         ),
         Entry(
             name="M-RoPE, interleaved",
@@ -1079,6 +1164,7 @@ def _axes() -> tuple[Entry, ...]:
             used_by="Qwen3-VL, Qwen3.5",
             golden=("mrope_interleaved_qwen3_vl",),
             test="rotary/test_multiaxis.py::test_bug_71_mrope_sections_of_every_size",
+            lacks=_COSINES,
         ),
         Entry(
             name="VideoRoPE",
@@ -1087,6 +1173,7 @@ def _axes() -> tuple[Entry, ...]:
             parameters="0",
             cost=same,
             test="rotary/test_multiaxis.py::test_videorope_frequencies_are_the_equation",
+            lacks=_COSINES,
         ),
     )
 
@@ -1110,6 +1197,7 @@ def _biases() -> tuple[Entry, ...]:
                 "t5_compute_bias",
             ),
             test="bias/test_t5.py::test_t5_bias_is_the_equation",
+            lacks=_LEARNED | _at_zero("T5 does not divide by √d"),
         ),
         Entry(
             name="ALiBi",
@@ -1158,6 +1246,12 @@ def _biases() -> tuple[Entry, ...]:
             cost=network,
             golden=("fire",),
             test="bias/test_kernels.py::test_fire_is_the_equation",
+            lacks=(
+                _LEARNED
+                | dict.fromkeys(
+                    ("relative", "Toeplitz"), "its divisor is the query's position"
+                )
+            ),
         ),
         Entry(
             name="Sandwich",
@@ -1168,6 +1262,7 @@ def _biases() -> tuple[Entry, ...]:
             "2 n − 1 different values a head",
             golden=("sandwich_nemo",),
             test="bias/test_kernels.py::test_sandwich_is_the_equation",
+            lacks={"decays with distance": "a sum of cosines falls in waves"},
         ),
         Entry(
             name="Network of the distance",
@@ -1178,6 +1273,7 @@ def _biases() -> tuple[Entry, ...]:
             cost=network,
             golden=("dynamic_position_bias_xtransformers",),
             test="bias/test_mlp.py::test_distance_network_is_the_equation",
+            lacks=_LEARNED,
         ),
         Entry(
             name="Relative bias as a Hankel view",
@@ -1211,6 +1307,7 @@ def _images() -> tuple[Entry, ...]:
             used_by="Swin",
             golden=("swin_relative_position_index",),
             test="bias/test_window.py::test_window_bias_is_the_equation",
+            lacks=_LEARNED,
         ),
         Entry(
             name="BEiT's bias",
@@ -1221,6 +1318,7 @@ def _images() -> tuple[Entry, ...]:
             used_by="BEiT",
             golden=("beit_relative_position_index",),
             test="bias/test_window.py::test_class_rows_come_after_the_others",
+            lacks=_LEARNED,
         ),
         Entry(
             name="Swin-V2's bias",
@@ -1231,6 +1329,7 @@ def _images() -> tuple[Entry, ...]:
             used_by="Swin-V2",
             golden=("swinv2_log_coords_table",),
             test="bias/test_mlp.py::test_swin_v2_is_the_equation_and_bounded",
+            lacks=_LEARNED,
         ),
         Entry(
             name="CrossFormer's bias",
@@ -1240,6 +1339,7 @@ def _images() -> tuple[Entry, ...]:
             cost="n² passes of the network",
             used_by="CrossFormer",
             test="bias/test_mlp.py::test_crossformer_is_the_equation",
+            lacks=_LEARNED,
         ),
         Entry(
             name="iRPE, bias",
@@ -1248,6 +1348,7 @@ def _images() -> tuple[Entry, ...]:
             parameters="((2 ⌊β⌋ + 1)² + 1) H, product method in 2-D",
             cost=look_up,
             test="bias/test_window.py::test_irpe_modes_are_the_equations",
+            lacks=_LEARNED,
         ),
         Entry(
             name="iRPE, contextual",
@@ -1256,6 +1357,7 @@ def _images() -> tuple[Entry, ...]:
             parameters="((2 ⌊β⌋ + 1)² + 1) d, product method in 2-D",
             cost="n D products for each row of the table, and n² H look-ups",
             test="bias/test_window.py::test_irpe_modes_are_the_equations",
+            lacks=_LEARNED,
         ),
     )
 
@@ -1276,6 +1378,9 @@ def _content() -> tuple[Entry, ...]:
             parameters="2 (2 K + 1) d, shared by the heads",
             cost=f"for keys and for values {rows}",
             test="content/test_shaw.py::test_shaw_is_the_equation",
+            lacks=(
+                _LEARNED | _at_zero("distance 0 has a vector, added to every value")
+            ),
         ),
         Entry(
             name="Shaw's key term alone",
@@ -1290,6 +1395,7 @@ def _content() -> tuple[Entry, ...]:
                 "shaw_relative_key_wav2vec2bert",
             ),
             test="content/test_shaw.py::test_bert_forms_are_the_equation",
+            lacks=_LEARNED | _OWN_VECTOR,
         ),
         Entry(
             name="BERT's relative_key_query",
@@ -1303,6 +1409,7 @@ def _content() -> tuple[Entry, ...]:
             cost=f"for queries and for keys {rows}",
             golden=("shaw_bert_relative_key_query",),
             test="content/test_shaw.py::test_bert_forms_are_the_equation",
+            lacks=_LEARNED | _OWN_VECTOR,
         ),
         Entry(
             name="Transformer-XL",
@@ -1322,6 +1429,7 @@ def _content() -> tuple[Entry, ...]:
                 "xlnet_rel_shift_bnij",
             ),
             test="content/test_transformer_xl.py::test_transformer_xl_is_the_equation",
+            lacks=_LEARNED | _OWN_VECTOR,
         ),
         Entry(
             name="DeBERTa, as in the paper",
@@ -1330,6 +1438,7 @@ def _content() -> tuple[Entry, ...]:
             parameters="2 K D for all layers, and 2 D² a layer",
             cost="4 K n D products, and 2 n² H look-ups",
             test="content/test_deberta.py::test_deberta_is_the_equation",
+            lacks=_LEARNED | _OWN_VECTOR,
         ),
         Entry(
             name="DeBERTa, as released",
@@ -1339,6 +1448,7 @@ def _content() -> tuple[Entry, ...]:
             cost="the same",
             used_by="DeBERTa",
             test="content/test_deberta.py::test_deberta_is_the_equation",
+            lacks=_LEARNED | _OWN_VECTOR,
         ),
         Entry(
             name="DeBERTa-v2",
@@ -1356,14 +1466,20 @@ def _content() -> tuple[Entry, ...]:
                 "deberta_v2_log_bucket_b32_m128",
             ),
             test="content/test_deberta.py::test_deberta_v2_is_the_equation_beyond_the_last_bucket",
+            lacks=_LEARNED | _OWN_VECTOR,
         ),
         Entry(
             name="TUPE",
-            where=_example(bias=content.TUPE(16, 8, 4, 8, generator=_draw())),
+            where=_example(bias=content.TUPE(2048, 8, 4, 8, generator=_draw())),
             source=content.TUPE,
             parameters="L D + 2 D² + 2 H, shared by all layers",
             cost="n² D once for all layers, then n² H additions",
             test="content/test_tupe.py::test_tupe_is_the_equation",
+            lacks=(
+                _LEARNED
+                | dict.fromkeys(("relative", "Toeplitz"), "its positions are absolute")
+                | _at_zero("the scores are divided by √(2d)")
+            ),
         ),
         Entry(
             name="CoPE",
@@ -1374,6 +1490,9 @@ def _content() -> tuple[Entry, ...]:
             cost="n² H gates and sums, p n D products",
             golden=("cope_xtransformers",),
             test="content/test_cope.py::test_cope_is_the_equation",
+            lacks=(
+                _LEARNED | _COUNTS | _at_zero("it counts open gates, not positions")
+            ),
         ),
         Entry(
             name="DAPE",
@@ -1382,6 +1501,7 @@ def _content() -> tuple[Entry, ...]:
             parameters="h (3 H + 1) + H for h hidden units, beside the bias",
             cost="n² passes of a network of 2 H inputs",
             test="content/test_dape.py::test_dape_is_the_equation_and_reduces_to_the_bias",
+            lacks=_LEARNED | _at_zero("a network of the scores is added"),
         ),
         Entry(
             name="Forgetting Transformer",
@@ -1392,6 +1512,7 @@ def _content() -> tuple[Entry, ...]:
             cost="n D H for the gates, n² H additions",
             golden=("data_dependent_alibi_xtransformers",),
             test="content/test_forgetting.py::test_forget_gate_is_the_equation",
+            lacks=_COUNTS,
         ),
         Entry(
             name="PaTH",
@@ -1403,6 +1524,7 @@ def _content() -> tuple[Entry, ...]:
             cost="a triangular system a head: O(n³ H) here, "
             "O(n²) by blocks in its authors' kernel",
             test="content/test_path.py::test_path_is_the_product_of_reflections_in_the_papers_order",
+            lacks=_COUNTS | _LEARNED,
         ),
         Entry(
             name="Relative logits",
@@ -1414,6 +1536,7 @@ def _content() -> tuple[Entry, ...]:
             cost="r n H (D + R) products, and n² H look-ups",
             used_by="Inkling",
             test="content/test_relative_logits.py::test_relative_logits_are_the_equation",
+            lacks=_LEARNED,
         ),
     )
 
@@ -1446,6 +1569,7 @@ def _long_context() -> tuple[Entry, ...]:
             parameters="0",
             cost=twice,
             test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
+            lacks=_COSINES,
         ),
         Entry(
             name="Leaky ReRoPE",
@@ -1454,6 +1578,7 @@ def _long_context() -> tuple[Entry, ...]:
             parameters="0",
             cost=twice,
             test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
+            lacks=_COSINES,
         ),
         Entry(
             name="Self-Extend",
@@ -1463,6 +1588,7 @@ def _long_context() -> tuple[Entry, ...]:
             parameters="0",
             cost=twice,
             test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
+            lacks=_COSINES | _START,
         ),
         Entry(
             name="Dual chunk attention",
@@ -1474,6 +1600,7 @@ def _long_context() -> tuple[Entry, ...]:
             "none where each chunk is computed apart",
             used_by="Qwen2.5-1M",
             test="attention/test_long_context.py::test_distances_and_scores_are_their_equations",
+            lacks=_COSINES | _START,
         ),
         Entry(
             name="LM-Infinite",
@@ -1486,6 +1613,12 @@ def _long_context() -> tuple[Entry, ...]:
             parameters="0",
             cost="less than plain attention: n (w + g) D in place of n² D",
             test="attention/test_masks.py::test_lambda_mask_is_its_definition",
+            lacks=(
+                _COSINES
+                | dict.fromkeys(
+                    ("relative", "Toeplitz"), "the first positions are sinks"
+                )
+            ),
         ),
         Entry(
             name="StreamingLLM's positions",
@@ -1523,6 +1656,7 @@ def _long_context() -> tuple[Entry, ...]:
             parameters="0",
             cost="n D multiplications",
             test="attention/test_long_context.py::test_temperatures_are_their_equations",
+            lacks=(dict.fromkeys(("relative", "norm"), _WARMTH)),
         ),
         Entry(
             name="SSMax",
@@ -1531,6 +1665,10 @@ def _long_context() -> tuple[Entry, ...]:
             parameters="H",
             cost="n D multiplications",
             test="attention/test_long_context.py::test_ssmax_is_its_equation",
+            lacks=(
+                dict.fromkeys(("relative", "norm"), _WARMTH)
+                | _at_zero("the first query sees one key, and ln 1 = 0")
+            ),
         ),
     )
 
@@ -1592,18 +1730,20 @@ def _linear() -> tuple[Entry, ...]:
             parameters="3 S D for S sines",
             cost="O(n R D) for R samples",
             test="attention/test_stochastic.py::test_sine_kernel_is_a_sum_of_cosines",
+            lacks=_NOISE,
         ),
         Entry(
             name="convSPE",
             where=_example(
                 transform=partial(
-                    conv.transform, noise=conv.draw(16, 4, generator=_draw())
+                    conv.transform, noise=conv.draw(2048, 4, generator=_draw())
                 )
             ),
             source=attention.ConvSPE,
             parameters="2 P D for filters of P taps",
             cost="O(n R D P) for R samples",
             test="attention/test_stochastic.py::test_conv_kernel_is_the_correlation_of_the_filters",
+            lacks=_NOISE,
         ),
         Entry(
             name="Retention",
