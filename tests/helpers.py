@@ -94,6 +94,9 @@ def tolerance(x: Tensor) -> float:
     return (16 * (WIDTH + 3) + 32) * EPS * float(x.detach().abs().max())
 
 
+# Names of schemes that read hidden states: the modules of `examples` add theirs.
+READING_HIDDEN_STATES: set[str] = set()
+
 PROJECTIONS = [
     normal(HEADS, WIDTH, WIDTH, seed=seed) * WIDTH**-0.5 for seed in (101, 102, 103)
 ]
@@ -137,9 +140,7 @@ def hidden(
 ) -> dict[str, Tensor]:
     """The hidden states of the tokens x, as arguments, if the scheme reads them."""
     return (
-        {"q_x": x[:, queries], "k_x": x}
-        if scheme.name in reading_hidden_states()
-        else {}
+        {"q_x": x[:, queries], "k_x": x} if scheme.name in READING_HIDDEN_STATES else {}
     )
 
 
@@ -195,16 +196,6 @@ def every_scheme() -> dict[str, PositionScheme]:
         assert not set(found) & set(group.SCHEMES), "two schemes have one name"
         found |= group.SCHEMES
     return found
-
-
-@cache
-def reading_hidden_states() -> set[str]:
-    """The names of the schemes that read hidden states."""
-    return {
-        group.SCHEMES[name].name
-        for group in groups().values()
-        for name in getattr(group, "HIDDEN", ())
-    }
 
 
 def bucket_by_fractions(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from helpers import seeded
+from helpers import READING_HIDDEN_STATES, seeded
 from torch import Tensor, nn
 
 from posenc_lib.attention import attention, attention_weights, causal
@@ -434,3 +434,6 @@ NOT: dict[tuple[str, str], str] = {
 
 def unit(x: Tensor) -> Tensor:
     return nn.functional.normalize(x, dim=-1)
+
+
+READING_HIDDEN_STATES.update(SCHEMES[name].name for name in HIDDEN)

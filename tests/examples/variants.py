@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from helpers import seeded
+from helpers import READING_HIDDEN_STATES, seeded
 from torch import Tensor
 
 from posenc_lib.frequencies import inverse_frequencies
@@ -185,3 +185,5 @@ NOT: dict[tuple[str, str], str] = {
     ("xPos", "norm"): SCALED,
     ("xPos, half", "norm"): SCALED,
 }
+
+READING_HIDDEN_STATES.update(SCHEMES[name].name for name in HIDDEN)
