@@ -793,7 +793,7 @@ def _rotary() -> tuple[Entry, ...]:
         Entry(
             name="PoPE",
             aliases=("polar coordinate position embedding",),
-            where=_example(transform=rotary.PoPE(8, heads=4).transform),
+            where=_example(transform=rotary.PoPE(8, heads=4).transform, scale=8**-0.5),
             source=rotary.PoPE,
             parameters="D",
             cost="n² D more: the score has 2 d channels a head",
@@ -881,7 +881,7 @@ def _rotary() -> tuple[Entry, ...]:
         ),
         Entry(
             name="TAPA",
-            where=_example(scores=rotary.tapa),
+            where=_example(scores=rotary.tapa, scale=1.0),
             source=rotary.tapa,
             parameters="0",
             cost="n² H powers and cosines",
@@ -1395,7 +1395,7 @@ def _content() -> tuple[Entry, ...]:
                 "shaw_relative_key_wav2vec2bert",
             ),
             test="content/test_shaw.py::test_bert_forms_are_the_equation",
-            lacks=_LEARNED | _OWN_VECTOR,
+            lacks=_LEARNED,
         ),
         Entry(
             name="BERT's relative_key_query",
@@ -1433,7 +1433,7 @@ def _content() -> tuple[Entry, ...]:
         ),
         Entry(
             name="DeBERTa, as in the paper",
-            where=_example(scores=deberta.scores),
+            where=_example(scores=deberta.scores, scale=24**-0.5),
             source=content.deberta_scores,
             parameters="2 K D for all layers, and 2 D² a layer",
             cost="4 K n D products, and 2 n² H look-ups",
@@ -1442,7 +1442,10 @@ def _content() -> tuple[Entry, ...]:
         ),
         Entry(
             name="DeBERTa, as released",
-            where=_example(scores=partial(content.deberta_released_scores, **tables)),
+            where=_example(
+                scores=partial(content.deberta_released_scores, **tables),
+                scale=24**-0.5,
+            ),
             source=content.deberta_released_scores,
             parameters="the same",
             cost="the same",
@@ -1453,7 +1456,8 @@ def _content() -> tuple[Entry, ...]:
         Entry(
             name="DeBERTa-v2",
             where=_example(
-                scores=partial(content.deberta_v2_scores, **tables, max_distance=6)
+                scores=partial(content.deberta_v2_scores, **tables, max_distance=6),
+                scale=24**-0.5,
             ),
             source=content.deberta_v2_scores,
             parameters="the same",
@@ -1470,7 +1474,9 @@ def _content() -> tuple[Entry, ...]:
         ),
         Entry(
             name="TUPE",
-            where=_example(bias=content.TUPE(2048, 8, 4, 8, generator=_draw())),
+            where=_example(
+                bias=content.TUPE(2048, 8, 4, 8, generator=_draw()), scale=16**-0.5
+            ),
             source=content.TUPE,
             parameters="L D + 2 D² + 2 H, shared by all layers",
             cost="n² D once for all layers, then n² H additions",
@@ -1496,7 +1502,9 @@ def _content() -> tuple[Entry, ...]:
         ),
         Entry(
             name="DAPE",
-            where=_example(scores=content.DAPE(4, slopes, generator=_draw()).scores),
+            where=_example(
+                scores=content.DAPE(4, slopes, generator=_draw()).scores, scale=1.0
+            ),
             source=content.DAPE,
             parameters="h (3 H + 1) + H for h hidden units, beside the bias",
             cost="n² passes of a network of 2 H inputs",
@@ -1641,13 +1649,14 @@ def _long_context() -> tuple[Entry, ...]:
         ),
         Entry(
             name="Llama 4's temperature",
-            where=tempered(attention.llama4_temperature),
+            where=tempered(attention.llama4_temperature, floor_scale=4),
             source=attention.llama4_temperature,
             parameters="0",
             cost="n D multiplications",
             used_by="the layers of Llama 4 without RoPE",
             golden=("llama4_attention_temperature",),
             test="attention/test_long_context.py::test_temperatures_are_their_equations",
+            lacks=dict.fromkeys(("relative", "norm"), _WARMTH),
         ),
         Entry(
             name="Logarithmic temperature",

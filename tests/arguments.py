@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 from cases import (
-    CASES,
     CONV_CODES,
     LATENT,
     ROPE,
     SINE_CODES,
     TWO_BLOCKS,
     VIDEO,
+    Case,
     biased,
 )
 from helpers import seeded
@@ -390,10 +390,12 @@ PLAIN: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-def with_tensors() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """The calls of `CASES`, with the options that a partial fills in."""
+def with_tensors(
+    cases: dict[str, Case],
+) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """The calls of these cases, with the options that a partial fills in."""
     found = {}
-    for name, case in CASES.items():
+    for name, case in cases.items():
         call, options = case.target or case.call, {}
         if isinstance(call, partial):
             call, options = call.func, call.keywords

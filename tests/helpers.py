@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -94,7 +94,7 @@ def tolerance(x: Tensor) -> float:
     return (16 * (WIDTH + 3) + 32) * EPS * float(x.detach().abs().max())
 
 
-# Names of schemes that read hidden states: the modules of `examples` add theirs.
+# Names of schemes that read hidden states: registry.py and `examples` add theirs.
 READING_HIDDEN_STATES: set[str] = set()
 
 PROJECTIONS = [
@@ -186,16 +186,6 @@ SCHEMES: dict[str, PositionScheme] = {
         HEADS, bidirectional=True, std=1.0, generator=seeded(7)
     ),
 }
-
-
-@cache
-def every_scheme() -> dict[str, PositionScheme]:
-    """The schemes above and the examples of all groups."""
-    found = dict(SCHEMES)
-    for group in groups().values():
-        assert not set(found) & set(group.SCHEMES), "two schemes have one name"
-        found |= group.SCHEMES
-    return found
 
 
 def bucket_by_fractions(

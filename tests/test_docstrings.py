@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import shapes
-from cases import CASES
 from helpers import public, tensors
+from registry import every_case
 from shapes import Shape
 
 import posenc_lib
@@ -184,7 +184,7 @@ def shapes_line(name: str) -> str:
 @cache
 def real_shapes(case: str) -> tuple[dict[str, Shape], list[Shape]]:
     """What a case takes, without the parameters of its module, and what it returns."""
-    called = CASES[case]
+    called = every_case()[case]
     inputs = called.inputs(6, 0)
     results = [tuple(x.shape) for x in tensors(called.call(**inputs))]
     line = shapes_line(case.split(",")[0])
@@ -202,7 +202,7 @@ def shapes_fit(case: str, line: str, results: list[Shape]) -> bool:
     return shapes.fits(line, real_shapes(case)[0], results, arguments)
 
 
-PARSED = [case for case in CASES if case not in UNPARSED]
+PARSED = [case for case in every_case() if case not in UNPARSED]
 
 
 @pytest.mark.parametrize("case", PARSED)

@@ -6,13 +6,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-from arguments import PLAIN, with_tensors
 from cases import ELSEWHERE
 from helpers import HEADS, WIDTH, normal, public
+from registry import every_call
 from torch import Tensor
 
 from posenc_lib import scheme as schemes
@@ -612,8 +612,18 @@ BY_TYPE: dict[str, list[tuple[Any, type[Exception]]]] = {
 }
 
 
-def kind(name: str, annotation: str) -> str | None:
+def one_of_some_strings(call: Callable[..., Any], argument: str) -> bool:
+    """Whether an argument is a `Literal`, or one or None."""
+    hints = get_type_hints(call.__init__ if inspect.isclass(call) else call)
+    alternatives = (hints[argument], *get_args(hints[argument]))
+    return any(get_origin(each) is Literal for each in alternatives)
+
+
+def kind(call: Callable[..., Any], name: str) -> str | None:
     """The row of the table above for an argument, from its annotation."""
+    annotation = str(inspect.signature(call).parameters[name].annotation)
+    if one_of_some_strings(call, name):
+        return "str"
     annotation = annotation.removesuffix(" | None")
     if annotation == "Tensor":
         return (
@@ -647,16 +657,14 @@ UNREAD = {
     for key in ("k", "k_positions")
 }
 
-CALLS = PLAIN | with_tensors()
+CALLS = every_call()
 BROKEN = [
     pytest.param(name, argument, value, error, id=f"{name}-{argument}-{i}")
     for name, (call, given) in CALLS.items()
     for argument, parameter in inspect.signature(call).parameters.items()
     if name.split(",")[0] not in ARGUMENTS and (name, argument) not in UNREAD
     if argument not in UNTYPED or argument in given
-    for i, (value, error) in enumerate(
-        BY_TYPE.get(kind(argument, str(parameter.annotation)) or "", ())
-    )
+    for i, (value, error) in enumerate(BY_TYPE.get(kind(call, argument) or "", ()))
     if not (value is None and "None" in str(parameter.annotation))
     and not (argument == "padding" and value == -7)  # masked in any case
 ]

@@ -21,8 +21,6 @@ from helpers import (
     SCHEMES,
     WIDTH,
     bucket_by_fractions,
-    every_scheme,
-    groups,
     hidden,
     layer,
     modules_of,
@@ -31,6 +29,7 @@ from helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from registry import every_scheme, lacking
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -282,9 +281,8 @@ TABLE: dict[str, tuple[Measure, dict[str, str]]] = {
         | dict.fromkeys(T5S, "its numbers are learned"),
     ),
 }
-for group in groups().values():
-    for (name, property), reason in group.NOT.items():
-        TABLE[property][1][name] = reason
+for (name, property), reason in lacking().items():
+    TABLE[property][1].setdefault(name, reason)
 
 
 def bound(x: Tensor, start: int, shift: int) -> float:

@@ -18,6 +18,7 @@ from examples.attention import (
     rope,
 )
 from helpers import both_ways, normal, rounding, seeded
+from registry import zoo_schemes
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -193,7 +194,12 @@ def test_schemes_with_their_own_scores_are_refused(name: str) -> None:
     q, k, v = qkv(3)
     with pytest.raises(ValueError, match=r"scheme must leave scores empty.*" + name):
         fused_attention(
-            q, k, v, q_positions=arange(3), k_positions=arange(3), scheme=SCHEMES[name]
+            q,
+            k,
+            v,
+            q_positions=arange(3),
+            k_positions=arange(3),
+            scheme=zoo_schemes()[name],
         )
 
 

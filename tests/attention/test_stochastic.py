@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples.attention import HEADS, WIDTH, conv, qkv, sine
+from examples.attention import HEADS, WIDTH, qkv
 from helpers import normal, rounding, seeded
 from torch import Tensor, nn
 
@@ -20,7 +20,8 @@ from posenc_lib.properties import (
     max_error,
 )
 
-# ---- stochastic positional encoding
+sine = SineSPE(HEADS, WIDTH, sines=2, generator=seeded(1)).double()
+conv = ConvSPE(HEADS, WIDTH, kernel_size=4, generator=seeded(2)).double()
 SPES: dict[str, tuple[Any, Callable[[int], Tensor]]] = {
     "sineSPE": (sine, lambda s: sine.draw(16, generator=seeded(s))),
     "convSPE": (conv, lambda s: conv.draw(24, 16, generator=seeded(s))),

@@ -136,7 +136,7 @@ def test_kerple_begins_as_in_the_released_code() -> None:
 
 
 def test_kerple_falls_with_distance() -> None:
-    for name in ("KERPLE log", "KERPLE power"):
+    for name in ("KERPLE, logarithmic", "KERPLE, power"):
         row = bias_of(name)(arange(1, offset=50), arange(51))[0, :, 0]
         assert bool((row.diff(dim=-1) > 0).all())
         assert bool((row[:, -1] == 0).all())

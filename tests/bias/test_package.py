@@ -77,14 +77,14 @@ def test_bug_79_nothing_is_made_on_the_default_device(made_on: str) -> None:
 def small_modules() -> dict[str, tuple[nn.Module, Tensor]]:
     points, line = grid((2, 2)), arange(4, offset=3)
     return {
-        "KERPLE log": (KerpleLog(2, generator=seeded()), line),
-        "KERPLE power": (KerplePower(2, generator=seeded()), line),
+        "KERPLE, logarithmic": (KerpleLog(2, generator=seeded()), line),
+        "KERPLE, power": (KerplePower(2, generator=seeded()), line),
         "FIRE": (FIRE(2, hidden=3, threshold=4.5, generator=seeded()), line),
         "window": (WindowBias(2, (2, 2), std=1.0, generator=seeded()), points),
         "class window": (loud(ClsWindowBias(2, (2, 2))), with_class(points)),
         "iRPE": (loud(IRPEBias(2)), with_class(points)),
         "CrossFormer": (loud(DynamicPositionBias(2, 3)), points),
-        "distance network": (DistanceMLPBias(2, 3, generator=seeded()), line),
+        "Network of the distance": (DistanceMLPBias(2, 3, generator=seeded()), line),
         "Swin-V2": (loud(LogCoordinateBias(2, (3, 3), hidden=3)), points),
     }
 

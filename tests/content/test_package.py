@@ -136,9 +136,12 @@ def small_modules() -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
         )
 
     return {
-        "Shaw": (shaw, shaw_both),
+        "Shaw's relative vectors": (shaw, shaw_both),
         "TransformerXL": (xl, lambda q, x: xl.scores(q, q, positions, positions)),
-        "DeBERTa": (deberta, lambda q, x: deberta.scores(q, q, positions, positions)),
+        "DeBERTa, as in the paper": (
+            deberta,
+            lambda q, x: deberta.scores(q, q, positions, positions),
+        ),
         "TUPE": (tupe, lambda q, x: tupe(positions, positions) + q.sum()),
         "CoPE": (cope, lambda q, x: cope.scores(q, q, positions, positions)),
         "DAPE": (dape, lambda q, x: dape.scores(q, q, positions, positions)),

@@ -12,18 +12,12 @@ from torch import Tensor
 
 from posenc_lib import scheme as schemes
 from posenc_lib.attention.long_context import (
-    SSMax,
-    branched_scores,
     dual_chunk,
     leaky_rerope,
     llama4_temperature,
-    log_length_temperature,
     rerope,
     self_extend,
-    tempered,
 )
-from posenc_lib.attention.masks import lambda_mask
-from posenc_lib.attention.stochastic import ConvSPE, SineSPE
 from posenc_lib.bias import (
     alibi,
     alibi_slopes,
@@ -88,12 +82,9 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 # ---- examples: 4 heads of 8 channels, all parameters in float64
 
 HEADS, WIDTH = 4, 8
-NOISE = 2048  # positions for which the example of convSPE has noise
 
 
 rope = RoPE(inverse_frequencies(WIDTH))
-sine = SineSPE(HEADS, WIDTH, sines=2, generator=seeded(1)).double()
-conv = ConvSPE(HEADS, WIDTH, kernel_size=4, generator=seeded(2)).double()
 BRANCHES: dict[str, Callable[..., Any]] = {
     "ReRoPE": partial(rerope, window=5),
     "leaky ReRoPE": partial(leaky_rerope, window=5, factor=4),
@@ -102,88 +93,17 @@ BRANCHES: dict[str, Callable[..., Any]] = {
 }
 
 SCHEMES: dict[str, PositionScheme] = {
-    **{
-        name: PositionScheme(
-            name, scores=partial(branched_scores, rope=rope, branches=branches)
-        )
-        for name, branches in BRANCHES.items()
-    },
-    "LM-Infinite": PositionScheme(
-        "LM-Infinite",
-        scores=partial(branched_scores, rope=rope, branches=partial(rerope, window=4)),
-        mask=partial(lambda_mask, sinks=2, window=4),
-    ),
-    "Llama 4 temperature": PositionScheme(
-        "Llama 4 temperature",
-        transform=partial(
-            tempered, temperature=partial(llama4_temperature, floor_scale=4)
-        ),
-    ),
-    "log-length temperature": PositionScheme(
-        "log-length temperature",
-        transform=partial(
-            tempered, temperature=partial(log_length_temperature, trained_length=4)
-        ),
-    ),
-    "SSMax": PositionScheme("SSMax", transform=SSMax(HEADS).double().transform),
-    "sineSPE": PositionScheme(
-        "sineSPE",
-        transform=partial(sine.transform, noise=sine.draw(16, generator=seeded(3))),
-    ),
-    "convSPE": PositionScheme(
-        "convSPE",
-        transform=partial(
-            conv.transform, noise=conv.draw(NOISE, 16, generator=seeded(4))
-        ),
-    ),
     "Gemma 3, local": gemma3(6, window=4)[0].scheme(WIDTH),
     "Gemma 3, global": gemma3(6, window=4)[5].scheme(WIDTH),
     "Llama 4, chunk": llama4(4, chunk=4)[0].scheme(WIDTH),
     "ModernBERT, local": modernbert(2)[1].scheme(WIDTH),
 }
 
-COUNTED = (
-    "which keys are near, or in one group or chunk, depends on where counting begins"
-)
-TEMPERED = "a query's temperature depends on its own position"
-DRAWN = "relative on average over the noise only"
-COSINES = "its cosines turn back up"
+COUNTED = "which keys are in one chunk depends on where counting begins"
 NOT: dict[tuple[str, str], str] = {
-    **{
-        (name, p): COUNTED
-        for name in ("Self-Extend", "dual chunk attention", "Llama 4, chunk")
-        for p in ("relative", "Toeplitz")
-    },
-    ("LM-Infinite", "relative"): "the first positions are sinks",
-    ("LM-Infinite", "Toeplitz"): "the first positions are sinks",
-    **{
-        (name, p): TEMPERED
-        for name in ("Llama 4 temperature", "log-length temperature", "SSMax")
-        for p in ("relative", "norm")
-    },
-    ("SSMax", "nothing at position zero"): "the first query sees one key, and ln 1 = 0",
-    **{
-        (name, p): DRAWN
-        for name in ("sineSPE", "convSPE")
-        for p in ("relative", "Toeplitz")
-    },
-    **{
-        (name, p): "queries and keys are multiplied by noise"
-        for name in ("sineSPE", "convSPE")
-        for p in ("nothing at position zero", "norm", "decays with distance")
-    },
-    **{
-        (name, "decays with distance"): COSINES
-        for name in SCHEMES
-        if name
-        not in (
-            "Llama 4 temperature",
-            "log-length temperature",
-            "SSMax",
-            "sineSPE",
-            "convSPE",
-        )
-    },
+    ("Llama 4, chunk", "relative"): COUNTED,
+    ("Llama 4, chunk", "Toeplitz"): COUNTED,
+    **{(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES},
 }
 
 

@@ -192,8 +192,8 @@ def loud(module: nn.Module) -> Any:
 
 def examples() -> dict[str, nn.Module]:
     return {
-        "KERPLE log": KerpleLog(HEADS, generator=seeded()),
-        "KERPLE power": KerplePower(HEADS, generator=seeded()),
+        "KERPLE, logarithmic": KerpleLog(HEADS, generator=seeded()),
+        "KERPLE, power": KerplePower(HEADS, generator=seeded()),
         "FIRE": FIRE(HEADS, hidden=8, c=0.5, threshold=4.0, generator=seeded()),
         "Swin": OnGrid(loud(WindowBias(HEADS, WINDOW))),
         "BEiT": OnGrid(loud(ClsWindowBias(HEADS, WINDOW)), class_token=True),
@@ -201,7 +201,7 @@ def examples() -> dict[str, nn.Module]:
         "iRPE cross": OnGrid(loud(IRPEBias(HEADS, method="cross")), class_token=True),
         "iRPE euclidean": OnGrid(loud(IRPEBias(HEADS, method="euclidean"))),
         "CrossFormer": OnGrid(loud(DynamicPositionBias(HEADS, 4))),
-        "distance network": DistanceMLPBias(HEADS, 8, generator=seeded()),
+        "Network of the distance": DistanceMLPBias(HEADS, 8, generator=seeded()),
         "log-distance network": DistanceMLPBias(
             HEADS, 8, log_distance=True, generator=seeded()
         ),
@@ -244,7 +244,7 @@ NOT: dict[tuple[str, str], str] = {
     **{
         (name, "decays with distance"): "its numbers are learned"
         for name in SCHEMES
-        if name not in ("KERPLE log", "KERPLE power", "Sandwich")
+        if name not in ("KERPLE, logarithmic", "KERPLE, power", "Sandwich")
     },
     ("Sandwich", "decays with distance"): "a sum of cosines falls in waves",
 }

@@ -359,18 +359,24 @@ curves = RelativeLogits(WIDTH, HEADS, 5, rank=3, std=0.5, generator=seeded(9)).d
 untied, thirds = (2 * WIDTH) ** -0.5, (3 * WIDTH) ** -0.5
 
 SCHEMES: dict[str, PositionScheme] = {
-    "Shaw": PositionScheme("Shaw", scores=shaw.scores, values=shaw.values),
-    "BERT relative_key": PositionScheme("BERT relative_key", scores=shaw.scores),
-    "BERT relative_key_query": PositionScheme(
-        "BERT relative_key_query",
+    "Shaw's relative vectors": PositionScheme(
+        "Shaw's relative vectors", scores=shaw.scores, values=shaw.values
+    ),
+    "Shaw's key term alone": PositionScheme(
+        "Shaw's key term alone", scores=shaw.scores
+    ),
+    "BERT's relative_key_query": PositionScheme(
+        "BERT's relative_key_query",
         scores=partial(
             relative_key_query_scores, table=shaw.key_table.detach(), left=3
         ),
     ),
     "Transformer-XL": PositionScheme("Transformer-XL", scores=xl.scores),
-    "DeBERTa": PositionScheme("DeBERTa", scores=deberta.scores, scale=thirds),
-    "DeBERTa, released": PositionScheme(
-        "DeBERTa, released",
+    "DeBERTa, as in the paper": PositionScheme(
+        "DeBERTa, as in the paper", scores=deberta.scores, scale=thirds
+    ),
+    "DeBERTa, as released": PositionScheme(
+        "DeBERTa, as released",
         scores=partial(deberta_released_scores, **tables),
         scale=thirds,
     ),
@@ -402,7 +408,7 @@ NOT: dict[tuple[str, str], str] = {
         for name in ("CoPE", "Forgetting Transformer", "PaTH")
     },
     (
-        "Shaw",
+        "Shaw's relative vectors",
         "nothing at position zero",
     ): "distance 0 has a vector too, which is added to every value",
     ("TUPE", "nothing at position zero"): "the scores are divided by √(2d)",
@@ -417,10 +423,10 @@ NOT: dict[tuple[str, str], str] = {
             "nothing at position zero",
         ): "distance 0 has a vector too, which meets the content of the key"
         for name in (
-            "BERT relative_key_query",
+            "BERT's relative_key_query",
             "Transformer-XL",
-            "DeBERTa",
-            "DeBERTa, released",
+            "DeBERTa, as in the paper",
+            "DeBERTa, as released",
             "DeBERTa-v2",
         )
     },

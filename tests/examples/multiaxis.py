@@ -15,7 +15,6 @@ from posenc_lib.multimodal_positions import (
     AudioVideo,
     Block,
     Vision,
-    equal_axes,
     mrope_positions,
     next_positions,
     place_rows,
@@ -32,7 +31,6 @@ from posenc_lib.rotary.multiaxis import (
     mrope_frequencies,
     mrope_interleaved_frequencies,
     pixtral_frequencies,
-    videorope_frequencies,
 )
 from posenc_lib.scheme import PositionScheme
 
@@ -303,25 +301,17 @@ def on_grid(width: int) -> Callable[[Tensor], Tensor]:
 
 def _schemes() -> dict[str, PositionScheme]:
     series, draw = inverse_frequencies(8), seeded(0)
-    text = {
-        "M-RoPE": mrope_frequencies(series, (2, 1, 1)),
-        "interleaved M-RoPE": mrope_interleaved_frequencies(series, (2, 1, 1)),
-        "VideoRoPE": videorope_frequencies(series, (2, 1, 1)),
-    }
     images: dict[str, AxialRoPE | MixedRoPE] = {
-        "axial RoPE": AxialRoPE(axial_frequencies((2, 2), 100.0)),
-        "Pixtral's RoPE": AxialRoPE(pixtral_frequencies(series), layout="half"),
-        "golden-gate RoPE": AxialRoPE(
+        "axial RoPE on a grid": AxialRoPE(axial_frequencies((2, 2), 100.0)),
+        "Pixtral's RoPE on a grid": AxialRoPE(
+            pixtral_frequencies(series), layout="half"
+        ),
+        "golden-gate RoPE on a grid": AxialRoPE(
             golden_gate_frequencies(4, 8, slowest=0.2, fastest=20.0), layout="half"
         ),
-        "mixed RoPE": MixedRoPE(4, 8, generator=draw),
+        "mixed RoPE on a grid": MixedRoPE(4, 8, generator=draw),
     }
     return {
-        name: PositionScheme(
-            name, transform=on_axes(AxialRoPE(matrix, layout="half"), equal_axes)
-        )
-        for name, matrix in text.items()
-    } | {
         name: PositionScheme(name, transform=on_axes(rope, on_grid(3)))
         for name, rope in images.items()
     }
@@ -334,7 +324,6 @@ SCHEMES: dict[str, PositionScheme] = _schemes()
 # token number.
 _GRID = "relative in row and column, not in the number of a token on a grid"
 NOT: dict[tuple[str, str], str] = {
-    (name, p): _GRID
-    for name in ("axial RoPE", "Pixtral's RoPE", "golden-gate RoPE", "mixed RoPE")
-    for p in ("relative", "Toeplitz")
-} | {(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES}
+    **{(name, p): _GRID for name in SCHEMES for p in ("relative", "Toeplitz")},
+    **{(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES},
+}

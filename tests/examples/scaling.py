@@ -12,17 +12,12 @@ from posenc_lib.positions import arange
 from posenc_lib.rotary.rope import RoPE
 from posenc_lib.rotary.scaling import (
     Schedule,
-    clipped,
     deepseek_softmax_scale,
     dynamic_ntk,
-    linear_interpolation,
     llama3,
     longrope,
-    ntk_aware,
-    ntk_by_parts,
     ntk_by_parts_original,
     proportional,
-    yarn,
     yarn_attention_factor,
     yarn_released,
 )
@@ -245,45 +240,21 @@ ADAPTERS: dict[str, Callable[[Case, Case], Fields]] = {
 
 DIM, BASE, TRAINED = 8, 10000.0, 64  # of the examples
 
-SCHEDULES: dict[str, Schedule] = {
-    "linear interpolation": linear_interpolation(DIM, BASE, factor=4.0),
-    "NTK-aware": ntk_aware(DIM, BASE, factor=4.0),
-    "dynamic NTK at one length": dynamic_ntk(
-        DIM, BASE, factor=2.0, original_length=TRAINED, length=4 * TRAINED
-    ),
-    "NTK-by-parts": ntk_by_parts(DIM, BASE, factor=4.0, original_length=TRAINED),
-    "NTK-by-parts, original": ntk_by_parts_original(
-        DIM, BASE, factor=4.0, original_length=TRAINED
-    ),
-    "YaRN": yarn(DIM, BASE, factor=4.0, original_length=TRAINED),
-    "YaRN, released": yarn_released(DIM, BASE, factor=4.0, original_length=TRAINED),
-    "YaRN, not truncated": yarn_released(
-        DIM, BASE, factor=4.0, original_length=TRAINED, truncate=False
-    ),
-    "LongRoPE at one length": longrope(
-        DIM,
-        BASE,
-        short_factors=[1.0, 1.0, 1.5, 2.0],
-        long_factors=[1.0, 2.0, 3.0, 4.0],
-        factor=4.0,
-        original_length=TRAINED,
-        length=TRAINED + 1,
-    ),
-    "Llama 3": llama3(DIM, BASE, factor=4.0, original_length=TRAINED),
-    "p-RoPE": proportional(DIM, BASE, fraction=0.5),
-    "clipped RoPE": clipped(linear_interpolation(DIM, BASE, factor=1.0), count=3),
-}
-
 SCHEMES: dict[str, PositionScheme] = {
-    name: PositionScheme(name, transform=RoPE(**schedule._asdict()).transform)
-    for name, schedule in SCHEDULES.items()
+    "YaRN, not truncated": PositionScheme(
+        "YaRN, not truncated",
+        transform=RoPE(
+            **yarn_released(
+                DIM, BASE, factor=4.0, original_length=TRAINED, truncate=False
+            )._asdict()
+        ).transform,
+    )
 }
 
 # An attention factor makes the transform a rotation times a number: scores stay
 # relative, vectors get longer.
 NOT: dict[tuple[str, str], str] = {
-    (name, p): "cos and sin carry the attention factor"
-    for name, schedule in SCHEDULES.items()
-    if schedule.attention_factor != 1
-    for p in ("norm", "nothing at position zero")
-} | {(name, "decays with distance"): "its cosines turn back up" for name in SCHEDULES}
+    ("YaRN, not truncated", "norm"): "its attention factor scales",
+    ("YaRN, not truncated", "nothing at position zero"): "its attention factor scales",
+    ("YaRN, not truncated", "decays with distance"): "its cosines turn back up",
+}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-from helpers import READING_HIDDEN_STATES, seeded
+from helpers import seeded
 from torch import Tensor
 
 from posenc_lib.frequencies import inverse_frequencies
@@ -15,15 +14,10 @@ from posenc_lib.positions import arange
 from posenc_lib.rotary.rope import RoPE
 from posenc_lib.rotary.variants import (
     CayleySTRING,
-    ComRoPE,
     FoPE,
-    LieRE,
     PoPE,
-    RePo,
     XPos,
     grape,
-    rotated_values,
-    tapa,
 )
 from posenc_lib.scheme import PositionScheme
 
@@ -110,80 +104,20 @@ def phased(module: PoPE) -> PoPE:
 ROPE = RoPE(inverse_frequencies(WIDTH))
 
 SCHEMES: dict[str, PositionScheme] = {
-    "xPos": PositionScheme(
-        "xPos", transform=XPos(inverse_frequencies(WIDTH)).transform
-    ),
     "xPos, half": PositionScheme(
         "xPos, half",
         transform=XPos(inverse_frequencies(WIDTH), layout="half").transform,
     ),
-    "RoPER": PositionScheme(
-        "RoPER", transform=ROPE.transform, values=partial(rotated_values, rope=ROPE)
-    ),
-    "PoPE": PositionScheme(
-        "PoPE", transform=phased(PoPE(WIDTH, heads=HEADS)).transform, scale=WIDTH**-0.5
-    ),
-    "LieRE, one axis": PositionScheme(
-        "LieRE", transform=LieRE(WIDTH, axes=1, block=4, generator=seeded(7)).transform
-    ),
-    "ComRoPE, one axis": PositionScheme(
-        "ComRoPE",
-        transform=ComRoPE(
-            WIDTH, axes=1, block=4, heads=HEADS, generator=seeded(7)
-        ).transform,
-    ),
-    "Cayley-STRING": PositionScheme(
-        "Cayley-STRING",
-        transform=started(CayleySTRING(WIDTH, ROPE.transform)).transform,
-    ),
-    "FoPE": PositionScheme("FoPE", transform=fope("interleaved").transform),
     "FoPE, half": PositionScheme("FoPE, half", transform=fope("half").transform),
     "GRAPE, one plane": PositionScheme("GRAPE", transform=grape_transform),
-    "TAPA": PositionScheme("TAPA", scores=tapa, scale=1.0),
-    "RePo": PositionScheme(
-        "RePo",
-        transform=RePo(WIDTH, HEADS, ROPE, latent=4, generator=seeded(7))
-        .double()
-        .transform,
-    ),
 }
 
-# These need hidden states: `attention(..., q_x=…, k_x=…)`, each of shape (B, T, WIDTH).
-HIDDEN: frozenset[str] = frozenset({"RePo"})
-
-MIXED = (
-    "mixed tables are no rotation: there is no formula for the cosine of a sum in them"
-)
-SCALED = "queries and keys are scaled by their positions"
+MIXED = "mixed tables are not a rotation"
 NOT: dict[tuple[str, str], str] = {
     **{
-        (name, p): MIXED
-        for name in ("FoPE", "FoPE, half")
+        ("FoPE, half", p): MIXED
         for p in ("relative", "Toeplitz", "norm", "nothing at position zero")
     },
-    (
-        "PoPE",
-        "norm",
-    ): "the magnitude is the softplus of the content, in twice as many channels",
-    (
-        "PoPE",
-        "nothing at position zero",
-    ): "the magnitude is the softplus of the content",
-    (
-        "TAPA",
-        "nothing at position zero",
-    ): "only a fraction of the channels tells the content",
-    (
-        "RePo",
-        "nothing at position zero",
-    ): "it rotates by positions that it reads from the tokens",
-    **{
-        (name, "decays with distance"): "its cosines turn back up"
-        for name in SCHEMES
-        if name != "RePo"
-    },
-    ("xPos", "norm"): SCALED,
-    ("xPos, half", "norm"): SCALED,
+    **{(name, "decays with distance"): "its cosines turn back up" for name in SCHEMES},
+    ("xPos, half", "norm"): "queries and keys are scaled by their positions",
 }
-
-READING_HIDDEN_STATES.update(SCHEMES[name].name for name in HIDDEN)

@@ -15,6 +15,7 @@ from examples import variants as group
 from helpers import normal, same_but_for_rounding, seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from registry import zoo_schemes
 from torch import Tensor
 
 from posenc_lib import properties
@@ -36,7 +37,6 @@ from posenc_lib.rotary.variants import (
     rotated_values,
     tapa,
 )
-from posenc_lib.scheme import PositionScheme
 
 D, H, T = 8, 4, 5
 
@@ -330,7 +330,7 @@ def test_roper_sees_the_distance_of_values() -> None:
 
 def test_roper_in_attention() -> None:
     v = normal(2, H, T, D, seed=3)
-    scheme = group.SCHEMES["RoPER"]
+    scheme = zoo_schemes()["RoPER"]
     out = attention(Q, K, v, q_positions=AT, k_positions=AT, scheme=scheme)
     weights = attention_weights(Q, K, q_positions=AT, k_positions=AT, scheme=scheme)
     assert torch.allclose(
@@ -808,7 +808,7 @@ def test_tapa_is_its_equation(fraction: float) -> None:
 
 def test_tapa_in_attention_has_the_scale_of_the_equation() -> None:
     weights = attention_weights(
-        Q, K, q_positions=AT, k_positions=AT, scheme=group.SCHEMES["TAPA"]
+        Q, K, q_positions=AT, k_positions=AT, scheme=zoo_schemes()["TAPA"]
     )
     assert torch.allclose(weights, tapa(Q, K, AT, AT).softmax(-1), rtol=0, atol=1e-15)
     batched = tapa(Q, K, AT.expand(2, -1), AT.expand(2, -1))
@@ -820,16 +820,6 @@ X = torch.zeros(2, 4, 5, 8)
 A5 = torch.arange(5)
 
 REPO = RePo(6, 4, RoPE(PAIRS), latent=3)
-
-
-def test_a_scheme_takes_each_variant() -> None:
-    assert {name: scheme.places for name, scheme in group.SCHEMES.items()} == {
-        name: {"RoPER": ("transform", "values"), "TAPA": ("scores",)}.get(
-            name, ("transform",)
-        )
-        for name in group.SCHEMES
-    }
-    assert isinstance(group.SCHEMES["xPos"], PositionScheme)
 
 
 # ---- refused input
