@@ -223,7 +223,7 @@ def every_call() -> dict[str, tuple[Callable[..., Any], Arguments]]:
 # Rows whose example can't stand on plain positions, and what does in its place.
 OTHER_EXAMPLES = {
     "BEiT's bias": "a window of 4 × 4: examples/bias.py has one on a grid",
-    "GRAPE, multiplicative": "its planes are arguments: examples/variants.py gives them",
+    "GRAPE, multiplicative": "its planes are arguments; examples/variants.py has some",
     "Learned grid": "16 rows and columns: examples/embedding.py has 512",
     "Perceiver features": "9 channels, which are not the width of these tokens",
     "Swin's bias": "a window of 4 × 4: examples/bias.py has one on a grid",

@@ -184,6 +184,10 @@ def _width(frequencies: Array, dim: int) -> int:
     if len(frequencies) < 3 or frequencies.min() <= 0:
         return dim
     ratio = float(frequencies[0] / frequencies[-1])
+    # Where the ends are not those of the series between them, one of them is astray.
+    step = float(np.median(-np.diff(np.log(frequencies))))
+    if abs(step * (len(frequencies) - 1) - math.log(ratio)) > 1e-4 * math.log(ratio):
+        return dim
     shorter = 2 * (len(frequencies) - 1)
     plain = ratio ** (dim / shorter)
     return shorter if round_number(ratio) and not round_number(plain) else dim
