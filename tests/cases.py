@@ -548,7 +548,7 @@ LATENT: dict[str, Any] = {
 }
 
 CASES |= {
-    # ---- place 0
+    # ---- positions
     "positions.jittered": content_of(
         lambda coordinates: positions.jittered(coordinates, jitter=1.0),
         lambda t, seed: {"coordinates": normal(t, 2, seed=seed)},
@@ -576,7 +576,7 @@ CASES |= {
         partial(multimodal_positions.next_positions, steps=2),
         lambda t, seed: {"positions": grid((t, 1)) + seed},
     ),
-    # ---- place 1
+    # ---- embedding
     "embedding.nerf": table(
         partial(embedding.nerf, count=3),
         lambda t, seed: {"positions": normal(t, 2, seed=seed).clamp(-1, 1)},
@@ -640,7 +640,7 @@ CASES |= {
         embedding.ConvolutionalEmbedding(4, kernel=4, groups=2),
         lambda t, seed: {"x": normal(2, t, 4, seed=seed)},
     ),
-    # ---- place 2
+    # ---- transform
     "rotary.AxialRoPE": table(
         lambda positions, dtype=torch.float32: (
             AxialRoPE(AXES)(positions, dtype).cos,
@@ -720,7 +720,7 @@ CASES |= {
         },
         "expand",
     ),
-    # ---- place 3
+    # ---- bias
     "bias.KerpleLog": learned(biases.KerpleLog(HEADS), pair),
     "bias.KerplePower": learned(biases.KerplePower(HEADS), pair),
     "bias.FIRE": learned(biases.FIRE(HEADS, hidden=3, threshold=5.0), shared, graphs=3),
@@ -756,7 +756,7 @@ CASES |= {
         count=16,
         result="at least float32",
     ),
-    # ---- place 3′
+    # ---- scores
     "content.Shaw": learned(
         content.Shaw(WIDTH, 3), self_attention, "scores", floats=False
     ),
@@ -882,7 +882,7 @@ CASES |= {
         floats=False,
         result="at least float32",
     ),
-    # ---- place 5 and the other forms of attention
+    # ---- mask, and the other forms of attention
     "attention.rerope": Case(REROPE, shared, mapped=False),
     "attention.leaky_rerope": Case(
         partial(attentions.leaky_rerope, window=4, factor=2), shared, mapped=False
