@@ -1,4 +1,4 @@
-"""The `PositionScheme`: an encoding is the places of attention that it fills."""
+"""The `PositionScheme`: an encoding is described by the fields that it fills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from posenc_lib.rotary.pairs import Layout
 
 @dataclass(frozen=True, eq=False)
 class PositionScheme:
-    """The places in attention where a position can enter, one optional field for each.
+    """An encoding: one optional field for each step of attention it can enter.
 
     Equation: e_mn = scale · (T_m q_m)ᵀ (T_n k_n) + b(m, n),  α = softmax over the n
         allowed by the mask, o_m = Σ_n α_mn v_n;  T is `transform`, b is `bias`
@@ -27,7 +27,7 @@ class PositionScheme:
         scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
         mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
 
-    The places, in the order in which attention meets them; figures give their numbers:
+    The fields, in the order in which attention uses them; figures show these numbers:
 
         1   embedding   added to the token embeddings
         2   transform   of query and key, before their dot product

@@ -167,6 +167,15 @@ def escape(text: str) -> str:
     )
 
 
+def paragraphs(prose: Iterable[str]) -> Iterator[str]:
+    """Paragraphs of a docstring as Markdown; an indented one is set as it stands."""
+    for paragraph in prose:
+        if paragraph.startswith(" "):
+            yield f"```text\n{paragraph}\n```\n"
+        else:
+            yield escape(paragraph) + "\n"
+
+
 def definitions(lines: list[str]) -> Iterator[str]:
     """The entries of an Args or Raises section as list items."""
     for item in re.split(
@@ -225,10 +234,8 @@ def api_page(name: str, title: str) -> bytes:
     page = [MADE, f"# {title}\n"]
     for module_name in modules_of(name):
         module = importlib.import_module(f"posenc_lib.{module_name}")
-        page += [
-            f"## `posenc_lib.{module_name}`\n",
-            escape(inspect.getdoc(module) or "") + "\n",
-        ]
+        prose = re.split(r"\n{2,}", inspect.getdoc(module) or "")
+        page += [f"## `posenc_lib.{module_name}`\n", *paragraphs(prose)]
         for key, value in public(module_name):
             page += api_entry(module_name, key, value)
     return "\n".join(page).encode()
@@ -236,21 +243,51 @@ def api_page(name: str, title: str) -> bytes:
 
 def signature(name: str, value: Any) -> str:
     """How to call it, one argument a line where the line would be long."""
-    text = name + str(inspect.signature(value)).replace("torch.", "").replace("'", "")
-    # defaults that are functions
+    call = inspect.signature(value)
+    call = call.replace(
+        parameters=[
+            parameter.replace(annotation=_unquoted(parameter.annotation))
+            for parameter in call.parameters.values()
+        ],
+        return_annotation=_unquoted(call.return_annotation),
+    )
+    text = name + str(call).replace("torch.", "").replace("'", '"')
+    # defaults that are functions or classes, and the scheme without positions
     text = re.sub(r"<(?:function|bound method) ([\w.]+)[^<>]* at 0x\w+>", r"\1", text)
+    text = re.sub(r'<class "(\w+)">', r"\1", text)
+    text = re.sub(r'PositionScheme\(name="NoPE"[^()]*\)', "NOPE", text)
     if len(text) <= 88:
         return text
     head, _, tail = text.partition("(")
     inside, _, result = tail.rpartition(")")
-    arguments = re.split(r", (?![^\[(]*[\])])", inside)
+    lines, depth = [""], 0
+    for part in inside.split(", "):
+        lines[-1] += f", {part}" if depth else part
+        depth += sum(map(part.count, "[(")) - sum(map(part.count, "])"))
+        if not depth:
+            lines.append("")
     return (
         head
         + "(\n"
-        + "".join(f"    {argument},\n" for argument in arguments)
+        + "".join(f"    {line},\n" for line in lines if line)
         + ")"
         + result
     )
+
+
+def _unquoted(annotation: Any) -> Any:
+    """An annotation that prints without quotes around it."""
+    annotation = getattr(annotation, "__forward_arg__", annotation)
+    return _Verbatim(annotation) if isinstance(annotation, str) else annotation
+
+
+class _Verbatim(str):
+    """A text that is its own representation."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def api_entry(module_name: str, name: str, value: Any) -> list[str]:
@@ -263,12 +300,7 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
         signature(name, value),
         "```\n",
     ]
-    for paragraph in prose:
-        lines += (
-            ["```text", paragraph, "```\n"]
-            if paragraph.startswith(" ")
-            else [escape(paragraph) + "\n"]
-        )
+    lines += paragraphs(prose)
     for title in ("Equation", "Shapes"):
         text = inspect.cleandoc("\n".join(sections.get(title, ["none"])))
         if text != "none":
@@ -347,24 +379,24 @@ def zoo() -> str:
         "width\n---\n",
         MADE,
         "# The zoo of encodings\n",
-        f"{len(entries)} encodings that `posenc_lib` has, and {len(MISSING)} whose "
-        "equation is not available to us. "
-        "*Where* is read off the objects: the fields that the scheme fills, or in "
-        "words what no scheme can hold. "
+        f"`posenc_lib` has {len(entries)} encodings; the equations of {len(MISSING)} "
+        "others are not available to us. "
+        "*Where* names the fields of a [scheme](api/schemes.md) that an encoding "
+        "fills, or says in words what no scheme can hold. "
         "A name leads to the whole equation, the parameters and all evidence; *source* "
         "is the library's own code, *evidence* the strongest that we have: numbers "
         "computed by published code ([golden cases](api/golden.md)), or else a "
-        "[test](api/evidence.md), mostly a plain loop of the equation; *chapter* is "
+        "[test](api/evidence.md), usually the equation as plain loops; *chapter* is "
         "the section that treats it. *Cost* is the "
         "work in one layer beside plain "
         "attention's n² D, for n tokens, width D and H heads of d channels. *Used by* "
         "is empty where we know of no "
         "published model. Symbols are those of "
         "[Notation and conventions](../notebooks/00_notation_and_conventions.ipynb).\n",
-        "A header sorts the table by its column; the field above it keeps the rows "
-        "that hold every word typed, with or "
+        "A header sorts the table by its column; the filter keeps the rows that "
+        "contain every word typed, with or "
         "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, "
-        "or `open`. At the shell, `python -m posenc_lib zoo alibi` prints the same.\n",
+        "or `open`. In a shell, `python -m posenc_lib zoo alibi` prints the same.\n",
         '<div class="posenc-table">\n',
         "| Encoding | Where | Equation | Cost | Source | Evidence | Chapter "
         "| Used by |",
@@ -665,11 +697,11 @@ def evidence(name: str, title: str) -> bytes:
     page = [
         MADE,
         f"# {title}\n",
-        "For each encoding of [the zoo](../zoo.md) the book shows the strongest test "
-        "beside its [golden cases](golden.md): a plain loop over the equation, or else "
-        "a property that holds exactly; and the tests that run the same inputs through "
-        "an installed package. What a test uses of its own file follows it, as far as "
-        f"it is short. Pages: {page_links(EVIDENCE)}.\n",
+        "For each encoding of [the zoo](../zoo.md) these pages show the strongest test "
+        "apart from its [golden cases](golden.md): the equation as plain loops, or "
+        "else a property that holds exactly. They also show the tests that run the "
+        "same inputs through an installed package. Short helpers from the same file "
+        f"follow a test. Pages: {page_links(EVIDENCE)}.\n",
     ]
     prefixes = {prefix: page for page, _, names in EVIDENCE for prefix in names}
     for file in sorted({test.split("::")[0] for test in tested}):
@@ -708,13 +740,13 @@ def golden(name: str, title: str) -> bytes:
     page = [
         MADE,
         f"# {title}\n",
-        f"{len(cases)} small cases whose numbers were computed by somebody else's "
-        "published code, once, and are stored in `tests/oracles`. "
-        "`tests/test_oracles.py` compares each output with the library, at the "
-        "tolerance stated here; the function below a case calls the library with its "
-        "inputs and brings the result into the peer's shape. "
-        f"Pages: {page_links(GOLDEN)}. The equations have "
-        f"[tests](evidence.md) as well.\n",
+        f"{len(cases)} small cases whose numbers were computed once, by published code "
+        "that is not ours (the *peer*), and are stored in `tests/oracles`. "
+        "`tests/test_oracles.py` compares each output with the library's, at the "
+        "tolerance stated here; the function below a case calls the library with the "
+        "same inputs and brings the result into the peer's shape. "
+        f"Pages: {page_links(GOLDEN)}. The equations also have "
+        "[tests](evidence.md).\n",
     ]
     shown: dict[tuple[Path, str], str] = {}
     for peer in sorted(by_peer, key=lambda name: (-len(by_peer[name]), name.lower())):
