@@ -61,8 +61,8 @@ unit: .venv/all  ## unit tests of the library, the figures and the tools
 nbval: .venv/all  ## run every notebook again and compare with its stored outputs
 	$(call step,notebooks,$(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout 120 -n $(WORKERS) --dist loadfile notebooks)
 
-faults: .venv/all  ## seed faults into the library: the notebooks must notice
-	$(call step,seeded faults,$(PYTEST) -q -n $(WORKERS) tests/test_faults.py tests/test_ledger.py -m slow)
+faults: .venv/all  ## seed faults, reverse verdicts, follow CONTRIBUTING
+	$(call step,seeded faults,$(PYTEST) -q -n $(WORKERS) tests/test_faults.py tests/test_ledger.py tests/test_contributing.py -m slow)
 
 colab: .venv/all  ## one notebook alone in an environment like Colab's
 	$(call step,an environment like Colab's,$(PYTEST) -q tests/test_colab.py -m slow)
