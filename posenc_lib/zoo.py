@@ -47,8 +47,8 @@ class Entry:
             chapter.
         parameters: the number of trained parameters.
         cost: work beside plain attention.
-        test: the strongest test beside the golden cases, as "file::function", the file
-            under tests: a plain loop of the equation, or else an exact property.
+        test: the strongest test that needs no golden case, as "file::function", the
+            file under tests: a plain loop of the equation, or else an exact property.
         golden: names of the golden cases in tests/oracles that it is checked against.
         used_by: published models that use it; empty where we know of none.
         aliases: other names that readers search for.
@@ -330,7 +330,7 @@ def _parts(docstring: str) -> dict[str, str]:
         part = text.split("\n\n")[0]
         first, *rest = part.strip("\n").split("\n")
         rest = [line.strip() for line in rest]
-        parts[heading] = ("\n" if heading == "Equation" else " ").join([first, *rest])
+        parts[heading] = " ".join([first, *rest])
         if heading == "Checked":  # a line may end within an item
             parts[heading] = re.sub(": ", ":", parts[heading])
     return parts

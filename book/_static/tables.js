@@ -18,6 +18,12 @@ for (const box of document.querySelectorAll(".posenc-table")) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
   const titles = [...table.tHead.rows[0].cells].map((header) => header.textContent.trim());
+  // Names of tests and functions may break at their underscores.
+  for (const name of table.querySelectorAll("a code, a span, td > a")) {
+    if (name.childElementCount || !name.textContent.includes("_")) continue;
+    const parts = name.textContent.split(/(?<=_)/);
+    name.replaceChildren(...parts.flatMap((part) => [part, document.createElement("wbr")]));
+  }
   for (const row of rows) {
     for (const [i, cell] of [...row.cells].entries()) if (i > 2 && cell.textContent.trim()) cell.dataset.label = titles[i];
   }
