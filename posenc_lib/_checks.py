@@ -14,7 +14,7 @@ from torch import Tensor
 from posenc_lib._torch import values_known
 
 INTEGERS = (int, np.integer, torch.SymInt)
-NUMBERS = (int, float, np.integer, np.floating)
+NUMBERS = (int, float, np.integer)  # np.float64 is a float; less would lose digits
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:

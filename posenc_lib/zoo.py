@@ -231,7 +231,8 @@ def find(name: str) -> tuple[Entry, ...]:
     texts = {entry: _plain(_searched(entry)) for entry in encodings()}
     matches = [entry for entry, text in texts.items() if words and _holds(text, words)]
     if not matches:
-        raise ValueError(f"no encoding matches {name!r}{_near(words, texts)}")
+        shown = name if len(name) <= 60 else f"{name[:60]}…"
+        raise ValueError(f"no encoding matches {shown!r}{_near(words, texts)}")
     return tuple(sorted(matches, key=lambda e: not _holds(_plain(e.name), words)))
 
 
@@ -258,6 +259,7 @@ def describe(entry: Entry) -> str:
         "test": _test_line(entry.test),
         "golden": ", ".join(entry.golden),
         "checked": parts.get("Checked", ""),
+        "lacks": "; ".join(f"{name} ({why})" for name, why in entry.lacks.items()),
         "chapter": parts.get("Chapter", ""),
     }
     aliases = f" ({', '.join(entry.aliases)})" if entry.aliases else ""

@@ -99,17 +99,22 @@ def fields(entry: Entry) -> dict[str, Any]:
 # ---- calls with tensors
 
 
-def tokens(length: int, seed: int, axes: int | None) -> Tensor:
+def tokens(length: int, seed: int, axes: int | None, *, batched: bool) -> Tensor:
+    """Positions (T,), or (2, T) with another row for each sequence; axes come last."""
     positions = arange(length, offset=seed)
+    if batched:
+        positions = torch.stack((positions, positions + 1))
     return positions if axes is None else equal_axes(positions, axes)
 
 
-def inputs_of(field: str, part: Callable[..., Any], axes: int | None) -> Any:
+def inputs_of(
+    field: str, part: Callable[..., Any], axes: int | None, *, batched: bool = True
+) -> Any:
     """Named tensors for one field of a scheme, as `Case.inputs` has them."""
     wanted = parameters(part)
 
     def inputs(length: int, seed: int) -> Inputs:
-        positions = tokens(length, seed, axes)
+        positions = tokens(length, seed, axes, batched=batched)
         if field == "embedding":
             return {next(iter(wanted)): positions}
         given = {"q_positions": positions, "k_positions": positions}
@@ -146,7 +151,7 @@ def axes_of(field: str, part: Callable[..., Any]) -> int | None:
     None is a plain position.
     """
     for axes in (None, 1, 2, 3):
-        if works(part, inputs_of(field, part, axes)(5, 0)):
+        if works(part, inputs_of(field, part, axes, batched=False)(5, 0)):
             return axes
     raise AssertionError(f"{field} of the example takes no positions of 0 to 3 axes")
 

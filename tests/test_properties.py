@@ -203,8 +203,7 @@ def float32_angles(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) ->
     """By how much queries, keys and values of 16 bits give more than one rounding of
     the result of the same numbers.
 
-    With angles or positions in 16 bits it would be the whole result: they know few of
-    these positions.
+    With angles in 16 bits it would be the whole result.
     """
     at, excess = arange(x.shape[1], offset=1300), 0.0
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -322,6 +321,32 @@ EXAMPLES = [
 ]  # length, start, shift: within every table
 
 
+# Positions that 16 bits can't tell apart, for the schemes that have so many.
+FAR = (9, 4001, 1003)
+
+
+def examples_of(scheme: PositionScheme) -> list[tuple[int, int, int]]:
+    length, start, shift = FAR
+    try:
+        layer(scheme, normal(1, length, WIDTH), arange(length, offset=start + shift))
+    except ValueError:
+        return EXAMPLES  # a table with fewer rows
+    return [*EXAMPLES, FAR]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, scheme in every_scheme().items() if scheme.embedding is not None],
+)
+def test_embeddings_tell_far_neighbours_apart(name: str) -> None:
+    embedding = every_scheme()[name].embedding
+    assert embedding is not None
+    start = FAR[1] if len(examples_of(every_scheme()[name])) > len(EXAMPLES) else 1025
+    rows = embedding(arange(9, offset=start)).detach()
+    apart = (rows[1:] - rows[:-1]).abs().amax(-1)
+    assert bool((apart > 0).all()), "two positions have one vector"
+
+
 @pytest.mark.parametrize(
     "name", [name for name in every_scheme() if name not in SCHEMES]
 )
@@ -330,7 +355,9 @@ def test_property_of_the_groups(property: str, name: str) -> None:
     measure, fails = TABLE[property]
     ratios = []
     with torch.no_grad():
-        for seed, (length, start, shift) in enumerate(EXAMPLES):
+        for seed, (length, start, shift) in enumerate(
+            examples_of(every_scheme()[name])
+        ):
             x = normal(1, length, WIDTH, seed=seed)
             error = measure(
                 every_scheme()[name], x, arange(length, offset=start), shift

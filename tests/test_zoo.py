@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from helpers import public
+from helpers import SCHEMES, public
 
 from posenc_lib.zoo import Entry, describe, encodings, find
 
@@ -96,6 +96,13 @@ def test_its_test_exists_and_calls_it(name: str) -> None:
     called = entry.source.__name__
     called = STANDS_FOR.get(called, called)
     assert re.search(rf"\b{called}\b", source_of(TESTS / file, test)), called
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    names = [entry.name for entry in encodings()]
+    assert len(set(names)) == len(names)
+    # These the basic schemes of helpers.py stand for; another row would go untested.
+    assert set(names) & set(SCHEMES) == {"NoPE", "ALiBi", "RoPE, partial"}
 
 
 # ---- golden cases

@@ -473,6 +473,9 @@ def zoo_entry(
     others = [checked_item(item, entry.source) for item in items if item != "golden"]
     if others:
         lines.append("- checked against: " + "; ".join(others))
+    if entry.lacks:
+        lacks = (f"*{name}*, since {why}" for name, why in entry.lacks.items())
+        lines.append("- lacks a property of the tests: " + escape("; ").join(lacks))
     return [*lines, ""]
 
 
