@@ -72,6 +72,13 @@ class Entry:
     equation: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
+    def lacks_in_words(self) -> str:
+        """The properties that it lacks, those of one reason together."""
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.lacks.items():
+            reasons.setdefault(reason, []).append(name)
+        return "; ".join(f"{', '.join(p)} ({why})" for why, p in reasons.items())
+
 
 # Encodings whose equation is not available to us: the arXiv number, and what we miss.
 MISSING: dict[str, tuple[str, str]] = {
@@ -259,7 +266,7 @@ def describe(entry: Entry) -> str:
         "test": _test_line(entry.test),
         "golden": ", ".join(entry.golden),
         "checked": parts.get("Checked", ""),
-        "lacks": "; ".join(f"{name} ({why})" for name, why in entry.lacks.items()),
+        "lacks": entry.lacks_in_words(),
         "chapter": parts.get("Chapter", ""),
     }
     aliases = f" ({', '.join(entry.aliases)})" if entry.aliases else ""

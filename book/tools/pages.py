@@ -474,8 +474,7 @@ def zoo_entry(
     if others:
         lines.append("- checked against: " + "; ".join(others))
     if entry.lacks:
-        lacks = (f"*{name}*, since {why}" for name, why in entry.lacks.items())
-        lines.append("- lacks a property of the tests: " + escape("; ").join(lacks))
+        lines.append(f"- properties that it lacks: {escape(entry.lacks_in_words())}")
     return [*lines, ""]
 
 
