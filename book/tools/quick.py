@@ -124,9 +124,12 @@ def steps(files: list[Path]) -> list[Step]:
         if rows := dict.fromkeys(name for path in tested for name in objects(path)):
             chosen = ("-k", " or ".join(rows))
             commands.append(("their rows of the tables", pytest(*TABLES, *chosen)))
-    for path in notebooks:
+    if notebooks:
         validate = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120")
-        commands.append((str(path), pytest(*validate, str(path))))
+        names = [str(path) for path in notebooks]
+        # A notebook's cells belong to one kernel, hence to one worker.
+        by_file = ("--dist", "loadfile")
+        commands.append(("notebooks", pytest(*by_file, *validate, *names)))
     return commands
 
 
