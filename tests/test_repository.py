@@ -309,3 +309,26 @@ def test_ipywidgets_is_optional_when_the_library_is_imported():
     )
     code += "import posenc_lib.figures, posenc_lib.ledger"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "title", "argument"),
+    [
+        ("posenc_lib/bias/alibi.py", "changed modules", "tests/bias/test_alibi.py"),
+        ("posenc_lib/bias/alibi.py", "rows", "alibi_slopes or alibi"),
+        ("posenc_lib/bias/_pairs.py", "changed modules", "tests/bias/test_alibi.py"),
+        ("tests/bias/test_alibi.py", "changed modules", "tests/bias/test_alibi.py"),
+        ("posenc_lib/_checks.py", "every unit test", "pytest"),
+        ("posenc_lib/gone.py", "every unit test", "pytest"),
+        ("tests/helpers.py", "every unit test", "pytest"),
+        ("notebooks/10_rope_core_idea.ipynb", "notebooks", "loadfile"),
+    ],
+)
+def test_the_quick_loop_runs_what_a_change_concerns(changed, title, argument):
+    commands = dict(tool("quick").steps([Path(changed)]))
+    [command] = [command for name, command in commands.items() if title in name]
+    assert argument in command
+
+
+def test_the_quick_loop_runs_nothing_for_prose():
+    assert tool("quick").steps([Path("README.md")]) == []
