@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import rotary_embedding_torch
 import torch
-from test_parity import timm_layer
+from parity.test_parity import timm_layer
 from torch import Tensor
 from transformers import AutoConfig
 from transformers.models.bloom import modeling_bloom
