@@ -103,3 +103,15 @@ def test_no_private_name_crosses_a_file() -> None:
         if f"{source}.{name}" not in modules()
     ]
     assert not wrong
+
+
+def test_tests_import_one_another_as_packages() -> None:
+    """Plain `import test_x` works in one import mode only, and parity runs apart."""
+    wrong = [
+        path.name
+        for path in Path(__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        if (node.module or "").startswith("test_")
+    ]
+    assert not wrong
