@@ -27,7 +27,7 @@ class PositionScheme:
         scores → (B, H, Tq, Tk); values → (B, H, Tq, d_v);
         mask → (Tq, Tk) or (B, 1, Tq, Tk), True = may attend
 
-    The fields, in the order in which attention uses them; figures show these numbers:
+    The fields, numbered in the order in which attention uses them:
 
         1   embedding   added to the token embeddings
         2   transform   of query and key, before their dot product

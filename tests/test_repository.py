@@ -332,3 +332,25 @@ def test_the_quick_loop_runs_what_a_change_concerns(changed, title, argument):
 
 def test_the_quick_loop_runs_nothing_for_prose():
     assert tool("quick").steps([Path("README.md")]) == []
+
+
+# Words that have given way to the field's own. The numbers of places stand in one table,
+# in PositionScheme's docstring.
+GONE = re.compile(
+    r"\bplace \d|\bPlace \d|\bis no int\b|\bno ints\b|\bat hand\b"
+    r"|\b(?:settles\(|real_keys|same_document|window_mask|turn_heads)"
+)
+
+
+@pytest.mark.parametrize("folder", ["posenc_lib", "notebooks", "book", "tests"])
+def test_words_that_have_gone_stay_away(folder):
+    texts = [
+        path
+        for path in tracked()
+        if path.relative_to(ROOT).parts[0] == folder
+        and path.suffix in (".py", ".md", ".ipynb")
+        and path != Path(__file__)
+    ]
+    for path in texts:
+        found = GONE.search(text_of(path))
+        assert not found, f"{path.relative_to(ROOT)}: {found[0]!r}"
