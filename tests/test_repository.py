@@ -334,7 +334,7 @@ def test_the_quick_loop_runs_nothing_for_prose():
     assert tool("quick").steps([Path("README.md")]) == []
 
 
-# Words that have given way to the field's own. The numbers of places stand in one table,
+# Words that have given way to the field's own. Numbers of places stand in one table,
 # in PositionScheme's docstring.
 GONE = re.compile(
     r"\bplace \d|\bPlace \d|\bis no int\b|\bno ints\b|\bat hand\b"
