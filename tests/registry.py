@@ -73,10 +73,11 @@ def made() -> dict[str, tuple[Callable[..., Any], Arguments]]:
     """How the zoo makes its examples: the source of each row, and its arguments."""
     calls: dict[str, tuple[Callable[..., Any], Arguments]] = {}
     with ExitStack() as stack:
-        for entry in encodings():
-            keep = partial(_keep, calls, entry.source)
-            if entry.source is not PositionScheme:
-                stack.enter_context(watched(entry.source, keep))
+        # Each source once: around a watched call, another would see only *args.
+        sources = dict.fromkeys(entry.source for entry in encodings())
+        sources.pop(PositionScheme, None)
+        for source in sources:
+            stack.enter_context(watched(source, partial(_keep, calls, source)))
         encodings()
     for entry in encodings():
         for part in fields(entry).values():

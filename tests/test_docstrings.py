@@ -146,8 +146,6 @@ def test_an_encoding_fits_on_a_page() -> None:
 A_RECORD = "the result is a record or an object, whose tensors are counted here"
 ANOTHER_METHOD = "the case calls a method with a docstring of its own"
 REFERS = "it refers to another docstring, with changes"
-TABLES = "`both tables` names two arguments"
-ONE_SHAPE = "one shape stands for two results"
 UNPARSED = {
     "attention.ConvSPE, kernel": ANOTHER_METHOD,
     "attention.SineSPE, kernel": ANOTHER_METHOD,
@@ -157,18 +155,13 @@ UNPARSED = {
     "attention.relative_score_mod": "the result is a function",
     "attention.rerope": A_RECORD,
     "attention.self_extend": A_RECORD,
-    "content.deberta_released_scores": TABLES,
-    "content.deberta_scores": TABLES,
-    "content.deberta_v2_scores": TABLES,
     "embedding.signnet": "the shapes inside of the networks",
     "rotary.AxialRoPE": A_RECORD,
     "rotary.AxialRoPE, transform": REFERS,
     "rotary.CayleySTRING": REFERS,
     "rotary.ComRoPE": "alternatives stand between semicolons",
     "rotary.LieRE": "alternatives stand between semicolons",
-    "rotary.PoPE": ONE_SHAPE,
     "rotary.RoPE": A_RECORD,
-    "rotary.convert_projection": "two calls stand in one clause",
 }
 
 

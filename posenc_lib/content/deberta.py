@@ -96,7 +96,8 @@ def deberta_scores(
 
     Equation: A_mn = Qᶜ_m·Kᶜ_n + Qᶜ_m·Kʳ_{δ(m,n)} + Kᶜ_n·Qʳ_{δ(n,m)}
         (he2021 eq. 4; unscaled, the scale is 1/√(3d))
-    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), both tables (H, 2K, d) → (B, H, Tq, Tk)
+    Shapes: q (B, H, Tq, d), k (B, H, Tk, d), position_keys (H, 2K, d),
+        position_queries (H, 2K, d) → (B, H, Tq, Tk)
 
     The third term has the distance as seen from the key, δ(n, m), unlike
     `deberta_released_scores`.

@@ -95,7 +95,7 @@ def convert_projection(
 
     Equation: W′ = P W,  P = σ ⊕ … ⊕ σ, one σ a head: then half(W′x) and interleaved(Wx)
         give the same scores
-    Shapes: weight (H·d, D) → (H·d, D), bias (H·d,) → (H·d,)
+    Shapes: weight (H·d, D) → (H·d, D); bias (H·d,) → (H·d,)
 
     Convert query and key, weights and biases; values and the output projection stay.
     With grouped queries `heads` is the number of key heads for the key.

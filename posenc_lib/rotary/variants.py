@@ -141,7 +141,8 @@ class PoPE(nn.Module):
     Equation: s_mn = Σ_c μ(q_c) μ(k_c) cos((n − m) ω_c + δ_c),  μ(x) = ln(1 + eˣ),
         ω_c = θ^(−c/d),  −2π ≤ δ_c ≤ 0
         (gopalakrishnan2025, as implemented in x-transformers)
-    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d) → (..., 2d): d cosines, then d sines
+    Shapes: q (B, H, Tq, d), k (B, Hk, Tk, d) → (B, H, Tq, 2d), (B, Hk, Tk, 2d): d
+        cosines, then d sines
 
     Every channel has a frequency, so there are d of them rather than d/2, and the
     result is twice as wide. The score scale stays that of the d channels: set the
