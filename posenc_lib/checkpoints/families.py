@@ -775,7 +775,7 @@ def _rope_layers(config: Section) -> list[int]:
     return [int((i + 1) % interval != 0) for i in range(count)]
 
 
-UNROTATED = frozenset(
+WITHOUT_ROPE_SETTINGS = frozenset(
     (
         "gptj",
         "bert",
@@ -801,7 +801,7 @@ def stacks(config: Section) -> tuple[Stack, ...]:
             f"model_type must be one of {', '.join(map(repr, sorted(FAMILIES)))}; "
             f"got {kind!r}"
         )
-    if kind in UNROTATED:
+    if kind in WITHOUT_ROPE_SETTINGS:
         for key in ("rope_theta", "rope_scaling", "rope_parameters"):
             config.only(key, (), f"no setting of {kind} says how it rotates")
     if not kind.startswith("gemma4"):

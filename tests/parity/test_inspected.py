@@ -170,7 +170,7 @@ def test_frequencies_of_every_layer(case: str) -> None:
         assert ours.attention_factor == pytest.approx(factor, rel=1e-9)
 
 
-WITHOUT_ROTATION = (
+OTHER_FAMILIES = (
     *(
         "gptj",
         "bert",
@@ -189,7 +189,7 @@ WITHOUT_ROTATION = (
 )
 
 
-@pytest.mark.parametrize("kind", WITHOUT_ROTATION)
+@pytest.mark.parametrize("kind", OTHER_FAMILIES)
 def test_other_families_are_read(kind: str) -> None:
     config = AutoConfig.for_model(kind).to_dict()
     stacks = read(config).stacks
