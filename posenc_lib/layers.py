@@ -7,7 +7,7 @@ layer, the first one first, and each layer makes its `PositionScheme`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,32 +16,15 @@ from torch import Tensor
 from posenc_lib import _checks
 from posenc_lib.attention.long_context import llama4_temperature, tempered
 from posenc_lib.attention.masks import chunk_mask, sliding_window
-from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.rotary import RoPE
 from posenc_lib.rotary.pairs import Layout
-from posenc_lib.rotary.scaling import linear_interpolation, yarn_released
-from posenc_lib.scheme import PositionScheme
-
-Schedule = Callable[[int, float], tuple[Tensor, float]]
-
-
-def unscaled(dim: int, base: float) -> tuple[Tensor, float]:
-    """The schedule that changes nothing.
-
-    Equation: ω′_i = ω_i,  a = 1
-    Shapes: → (d/2,)
-
-    Args:
-        dim: rotated channels d, even.
-        base: θ.
-
-    Raises:
-        TypeError, ValueError: as `inverse_frequencies`.
-
-    Source: su2021
-    Chapter: 14
-    """
-    return inverse_frequencies(dim, base), 1.0
+from posenc_lib.rotary.scaling import (
+    ScheduleFunction,
+    linear_interpolation,
+    unscaled,
+    yarn_released,
+)
+from posenc_lib.scheme import LayerSchemes, PositionScheme
 
 
 @dataclass(frozen=True)
@@ -71,7 +54,7 @@ class Layer:
     """
 
     base: float | None = None
-    schedule: Schedule = unscaled
+    schedule: ScheduleFunction = unscaled
     window: int | None = None
     chunk: int | None = None
     temperature: Callable[..., Tensor] | None = None
@@ -126,6 +109,32 @@ class Layer:
         )
 
 
+def schemes(
+    plan: Sequence[Layer], head_dim: int, *, layout: Layout = "interleaved"
+) -> LayerSchemes:
+    """A plan as what `attention.prepare` takes: `schemes(gemma3(26), 256)`.
+
+    Equation: layer ℓ attends under `plan[ℓ].scheme(head_dim)`
+    Shapes: → one scheme for each layer; equal layers share one
+
+    Args:
+        plan: one `Layer` for each layer, the first one first.
+        head_dim: d, channels of a head.
+        layout: of the rotations.
+
+    Raises:
+        TypeError, ValueError: a plan without a layer, or of something else; `head_dim`
+            is not even; as `RoPE`.
+
+    Chapter: 14
+    """
+    _checks.even_dimension("head_dim", head_dim)
+    if not isinstance(plan, Sequence) or not all(isinstance(x, Layer) for x in plan):
+        raise TypeError(f"plan must be one Layer for each layer, got {plan!r}")
+    made = {layer: layer.scheme(head_dim, layout=layout) for layer in plan}
+    return LayerSchemes([made[layer] for layer in plan])
+
+
 def gemma3(
     layers: int, *, window: int = 1024, factor: float = 8.0
 ) -> tuple[Layer, ...]:
@@ -162,7 +171,7 @@ def llama4(
     *,
     base: float = 500_000.0,
     chunk: int = 8192,
-    schedule: Schedule = unscaled,
+    schedule: ScheduleFunction = unscaled,
 ) -> tuple[Layer, ...]:
     """Llama 4 (iRoPE): three layers that rotate within chunks, then one without RoPE.
 
@@ -199,7 +208,7 @@ def llama4(
 
 
 def smollm3(
-    layers: int, *, base: float = 5_000_000.0, schedule: Schedule = unscaled
+    layers: int, *, base: float = 5_000_000.0, schedule: ScheduleFunction = unscaled
 ) -> tuple[Layer, ...]:
     """SmolLM3: every fourth layer has no positions; all layers see everything.
 

@@ -36,6 +36,7 @@ from posenc_lib import (
     multimodal_positions,
     positions,
     rotary,
+    scheme,
 )
 from posenc_lib.positions import arange, grid
 
@@ -363,12 +364,29 @@ PLAIN: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attention.relative_bias_vector,
         {"bias": biased, "length": 5},
     ),
-    "layers.unscaled": (layers.unscaled, {"dim": 8, "base": BASE}),
+    "rotary.unscaled": (rotary.unscaled, {"dim": 8, "base": BASE}),
+    "attention.prepare": (
+        attention.prepare,
+        {
+            "x": torch.zeros(1, 4, 8),
+            "scheme": scheme.rope(8),
+            "causal": True,
+            "q_positions": arange(4),
+            "k_positions": arange(4),
+            "q_order": arange(4),
+            "k_order": arange(4),
+            "mask": torch.ones(4, 4, dtype=torch.bool),
+        },
+    ),
+    "scheme.LayerSchemes": (
+        scheme.LayerSchemes,
+        {"layers": [scheme.NOPE], "embedding": None},
+    ),
     "layers.Layer": (
         layers.Layer,
         {
             "base": BASE,
-            "schedule": layers.unscaled,
+            "schedule": rotary.unscaled,
             "window": 4,
             "chunk": None,
             "temperature": None,
@@ -377,11 +395,15 @@ PLAIN: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "layers.gemma3": (layers.gemma3, {"layers": 6, "window": 4, "factor": 8.0}),
     "layers.llama4": (
         layers.llama4,
-        {"layers": 4, "base": BASE, "chunk": 8, "schedule": layers.unscaled},
+        {"layers": 4, "base": BASE, "chunk": 8, "schedule": rotary.unscaled},
+    ),
+    "layers.schemes": (
+        layers.schemes,
+        {"plan": layers.gemma3(6), "head_dim": 8, "layout": "half"},
     ),
     "layers.smollm3": (
         layers.smollm3,
-        {"layers": 4, "base": BASE, "schedule": layers.unscaled},
+        {"layers": 4, "base": BASE, "schedule": rotary.unscaled},
     ),
     "layers.cohere2": (layers.cohere2, {"layers": 4, "base": BASE, "window": 8}),
     "layers.gpt_oss": (layers.gpt_oss, {"layers": 4}),

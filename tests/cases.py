@@ -23,7 +23,6 @@ from posenc_lib import bias as biases
 from posenc_lib import (
     content,
     embedding,
-    layers,
     multimodal_positions,
     positions,
     rotary,
@@ -177,6 +176,15 @@ def with_table(module: nn.Module) -> Callable[..., Tensor]:
     )
 
 
+def axial_q_and_k(length: int, seed: int) -> Inputs:
+    """q and k at positions of three axes, (B, T, 3)."""
+    inputs = q_and_k(length, seed)
+    return inputs | {
+        name: torch.stack((inputs[name], inputs[name] + 1, inputs[name] + 2), -1)
+        for name in ("q_positions", "k_positions")
+    }
+
+
 def everywhere(q: Tensor, k: Tensor, v: Tensor, **positions: Tensor) -> Tensor:
     """A scheme that fills every place of attention at once."""
     rope = RoPE(inverse_frequencies(WIDTH))
@@ -314,9 +322,18 @@ CASES: dict[str, Case] = {
         exact=partial(alibi, slopes=alibi_slopes(3), dtype=torch.float64),
         noise=lambda inputs, exact: 2 * exact.abs(),
     ),
-    "attention.attention": Case(attention, q_k_and_v, noise=attention_noise),
+    "attention.attention": Case(
+        partial(attention, scheme=schemes.NOPE),
+        q_k_and_v,
+        target=attention,
+        noise=attention_noise,
+    ),
     "attention.attention_weights": Case(
-        attention_weights, q_and_k, result="at least float32", noise=weights_noise
+        partial(attention_weights, scheme=schemes.NOPE),
+        q_and_k,
+        target=attention_weights,
+        result="at least float32",
+        noise=weights_noise,
     ),
     "attention.causal": Case(causal, pair),
     "attention.sliding_window": Case(partial(sliding_window, size=3), pair),
@@ -342,6 +359,11 @@ CASES: dict[str, Case] = {
     ),
     "scheme.rope": Case(
         schemes.rope(WIDTH, rotary_dim=4).transform, q_and_k, noise=rotation_noise
+    ),
+    "scheme.mrope": Case(
+        schemes.mrope(WIDTH, 1e4, (2, 1, 1), interleaved=False).transform,
+        axial_q_and_k,
+        noise=rotation_noise,
     ),
     "scheme.alibi": Case(
         lambda **at: schemes.alibi(3).bias(**at),
@@ -721,6 +743,10 @@ CASES |= {
         "expand",
     ),
     # ---- bias
+    "scheme.kerple": learned(schemes.kerple(HEADS).bias, pair),
+    "scheme.fire": learned(
+        schemes.fire(HEADS, hidden=3, threshold=5.0).bias, shared, graphs=3
+    ),
     "bias.KerpleLog": learned(biases.KerpleLog(HEADS), pair),
     "bias.KerplePower": learned(biases.KerplePower(HEADS), pair),
     "bias.FIRE": learned(biases.FIRE(HEADS, hidden=3, threshold=5.0), shared, graphs=3),
@@ -1112,7 +1138,7 @@ CONSTANTS |= {
     "multimodal_positions.place_rows": lambda: multimodal_positions.place_rows(
         ROWS, PADDED
     ),
-    "layers.unscaled": lambda: layers.unscaled(8, 1e4)[0],
+    "rotary.unscaled": lambda: rotary.unscaled(8, 1e4),
     "multimodal_positions.vision_block": lambda: multimodal_positions.vision_block(
         VIDEO, 3
     ),

@@ -7,6 +7,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
@@ -121,6 +122,7 @@ def layer(
     """
     if position_scheme.embedding is not None:
         x = x + position_scheme.embedding(positions)
+        position_scheme = after_embedding(position_scheme)
     q, k, v = (
         x[:, None] @ weight.to(x.dtype) for weight in PROJECTIONS
     )  # (B, H, T, D)
@@ -133,6 +135,11 @@ def layer(
     return attention(
         q[:, :, queries], k, v, **how, **hidden(position_scheme, x, queries)
     )
+
+
+def after_embedding(scheme: PositionScheme) -> PositionScheme:
+    """What attention does under a scheme, for q and k that are not of tokens."""
+    return replace(scheme, embedding=None)
 
 
 def hidden(
@@ -149,10 +156,10 @@ def modules_of(part: Any) -> list[nn.Module]:
 
     Bound methods, partials and closures.
     """
-    if isinstance(part, nn.Module):
-        return [part]
     if isinstance(part, PositionScheme):
         inside = [getattr(part, field) for field in part.places]
+    elif isinstance(part, nn.Module):
+        return [part]
     elif isinstance(part, partial):
         inside = [part.func, *part.args, *part.keywords.values()]
     elif inspect.ismethod(part):

@@ -22,6 +22,7 @@ from helpers import (
     LENGTHS,
     SCHEMES,
     WIDTH,
+    after_embedding,
     bucket_by_fractions,
     compilations,
     fake_device,
@@ -55,7 +56,7 @@ from posenc_lib.frequencies import (
 from posenc_lib.positions import after_mask, arange, from_mask, packed, segment_ids
 from posenc_lib.properties import max_error
 from posenc_lib.rotary import LAYOUTS, RoPE, convert_layout, convert_projection
-from posenc_lib.scheme import PositionScheme
+from posenc_lib.scheme import NOPE, PositionScheme
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
@@ -669,7 +670,9 @@ def test_bug_47_the_product_is_rounded_last(
 def test_bug_49_masked_rows() -> None:
     q, k, v = (normal(1, 1, t, 4, seed=t).requires_grad_() for t in (2, 3, 3))
     mask = torch.tensor([[True, True, True], [False, False, False]])
-    out = attention(q, k, v, q_positions=arange(2), k_positions=arange(3), mask=mask)
+    out = attention(
+        q, k, v, q_positions=arange(2), k_positions=arange(3), mask=mask, scheme=NOPE
+    )
     assert out[0, 0, 1].tolist() == [0, 0, 0, 0]
     out.square().sum().backward()
     for x in (q, k, v):
@@ -684,6 +687,7 @@ def test_bug_49_masked_rows() -> None:
 def test_bug_49_rows_without_a_key_are_zero_and_have_a_gradient(
     scheme: PositionScheme, dtype: torch.dtype
 ) -> None:
+    scheme = after_embedding(scheme)
     q, k, v = (
         normal(2, HEADS, 5, WIDTH, seed=seed, dtype=dtype).requires_grad_()
         for seed in range(3)
@@ -724,6 +728,7 @@ def test_bug_51_causal_alignment(queries: int, expected: list[float]) -> None:
         q_positions=positions[-queries:],
         k_positions=positions,
         mask=mask,
+        scheme=NOPE,
     )
     assert out.flatten().tolist() == expected
 
@@ -921,7 +926,7 @@ def test_bug_79_device(scheme: PositionScheme) -> None:
             q,
             q_positions=positions.to("meta"),
             k_positions=positions.to("meta"),
-            scheme=scheme,
+            scheme=after_embedding(scheme),
         )
         assert out.device.type == "meta"
         if scheme.embedding is not None:
@@ -942,7 +947,7 @@ def test_bug_79_nothing_is_made_on_the_default_device(scheme: PositionScheme) ->
             q,
             q_positions=positions,
             k_positions=positions,
-            scheme=scheme,
+            scheme=after_embedding(scheme),
             mask=causal(positions, positions),
         )
         embedding = (
@@ -1003,7 +1008,7 @@ def test_bug_83_mps_dtype(
             q,
             q_positions=positions,
             k_positions=positions,
-            scheme=moved,
+            scheme=after_embedding(moved),
             mask=causal(positions, positions),
         )
         assert (out.device.type, out.dtype, out.shape) == (device, dtype, q.shape)

@@ -61,6 +61,9 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 WITHOUT_TENSORS = {
     "attention.Branch",
     "attention.LinearState",
+    "attention.PreparedLayers",
+    "attention.PreparedScheme",
+    "attention.prepare",  # its example: the embeddings and schemes of the others
     "attention.RetentionState",
     "bias.irpe_edges",
     "layers.Layer",
@@ -70,6 +73,7 @@ WITHOUT_TENSORS = {
     "layers.gpt_oss",
     "layers.llama4",
     "layers.modernbert",
+    "layers.schemes",
     "layers.smollm3",
     "multimodal_positions.AudioVideo",
     "multimodal_positions.Vision",
@@ -77,6 +81,7 @@ WITHOUT_TENSORS = {
     "rotary.Schedule",
     "rotary.deepseek_softmax_scale",
     "rotary.yarn_attention_factor",
+    "scheme.LayerSchemes",
 }
 # The only ones that return positions, in the dtype of those given.
 RETURN_POSITIONS = {

@@ -21,7 +21,10 @@ ROOT = Path(posenc_lib.__file__).parents[1]
 ORDER = ["Equation", "Shapes", "Args", "Raises", "Source", "Checked", "Chapter"]
 OF_ENCODINGS = {"Equation", "Shapes"}
 RECORDS = (
+    "attention.PreparedLayers",
+    "attention.PreparedScheme",
     "layers.Layer",
+    "scheme.PositionScheme",
     "multimodal_positions.AudioVideo",
     "multimodal_positions.Vision",
 )

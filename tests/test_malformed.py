@@ -41,7 +41,13 @@ from posenc_lib.positions import (
     relative,
     segment_ids,
 )
-from posenc_lib.rotary import RoPE, Rotation, convert_layout, convert_projection
+from posenc_lib.rotary import (
+    RoPE,
+    Rotation,
+    convert_layout,
+    convert_projection,
+    unscaled,
+)
 from posenc_lib.scheme import PositionScheme
 
 ROPE = RoPE(inverse_frequencies(WIDTH))
@@ -399,6 +405,7 @@ ARGUMENTS: dict[
         {
             "head_dim": (8, EVEN),
             "base": (1e4, NUMBER),
+            "schedule": (unscaled, CALLABLE),
             "layout": ("half", WORD),
             "rotary_dim": (
                 4,
@@ -450,7 +457,11 @@ def attend(
     q: Tensor = FOUR, k: Tensor = FOUR, v: Tensor = FOUR, **others: Any
 ) -> Tensor:
     return attention(
-        q, k, v, **{"q_positions": arange(4), "k_positions": arange(4)} | others
+        q,
+        k,
+        v,
+        **{"scheme": schemes.NOPE, "q_positions": arange(4), "k_positions": arange(4)}
+        | others,
     )
 
 
@@ -595,6 +606,10 @@ BY_TYPE: dict[str, list[tuple[Any, type[Exception]]]] = {
     "Callable": [(1, TypeError), ("alibi", TypeError)],
     "RoPE": [(None, TypeError), (SCHEME, TypeError)],
     "PositionScheme": SCHEME,
+    "PositionScheme | PreparedScheme": SCHEME,
+    "PositionScheme | LayerSchemes": SCHEME,
+    "Sequence[PositionScheme]": WRONG_LIST,
+    "Sequence[Layer]": WRONG_LIST,
     "Sequence[int]": [
         (value, TypeError) for value in (None, 3, "23", (2, 2.0), (2, True))
     ]
@@ -631,7 +646,7 @@ def kind(call: Callable[..., Any], name: str) -> str | None:
             if name.endswith("positions") or name in INTEGER_TENSORS
             else "content"
         )
-    if annotation.startswith(("Callable", "Transform", "Branches")):
+    if annotation.startswith(("Callable", "Transform", "Branches", "ScheduleFunction")):
         return "Callable"
     return annotation if annotation in BY_TYPE else None
 
@@ -684,6 +699,8 @@ def test_malformed_argument_of_the_groups(
 UNNAMED = {
     "attention.Branch",
     "attention.LinearState",
+    "attention.PreparedLayers",
+    "attention.PreparedScheme",
     "attention.RetentionState",
     "multimodal_positions.AudioVideo",
     "multimodal_positions.Vision",

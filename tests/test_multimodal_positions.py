@@ -38,6 +38,7 @@ from posenc_lib.rotary.multiaxis import (
     AxialRoPE,
     mrope_frequencies,
 )
+from posenc_lib.scheme import NOPE
 
 
 def reference_positions(blocks: list[Block], following: str) -> list[list[int]]:
@@ -290,7 +291,9 @@ def weighted(
     q, k = rope.transform(q, k, positions, positions)
     count = arange(q.shape[2])
     allowed = causal(count, count) & key_padding_mask(mask)
-    return attention(q, k, v, q_positions=count, k_positions=count, mask=allowed)
+    return attention(
+        q, k, v, scheme=NOPE, q_positions=count, k_positions=count, mask=allowed
+    )
 
 
 AT = grid((2, 3))

@@ -39,6 +39,7 @@ from posenc_lib.attention.masks import (
     sliding_window,
     tree_mask,
 )
+from posenc_lib.attention.prepared import PreparedLayers, PreparedScheme, prepare
 from posenc_lib.attention.softmax import attention, attention_weights
 from posenc_lib.attention.stochastic import ConvSPE, SineSPE
 from posenc_lib.attention.toeplitz import relative_bias_vector, toeplitz_attention
@@ -47,6 +48,8 @@ __all__ = [
     "Branch",
     "ConvSPE",
     "LinearState",
+    "PreparedLayers",
+    "PreparedScheme",
     "RetentionState",
     "SSMax",
     "SineSPE",
@@ -71,6 +74,7 @@ __all__ = [
     "log_length_temperature",
     "orthogonal_projection",
     "positive_features",
+    "prepare",
     "recurrent_retention",
     "relative_bias_vector",
     "relative_score_mod",

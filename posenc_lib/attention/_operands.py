@@ -7,7 +7,6 @@ from torch import Tensor
 
 from posenc_lib import _checks
 from posenc_lib._torch import values_known
-from posenc_lib.scheme import PositionScheme
 
 
 def check_shapes(
@@ -15,16 +14,21 @@ def check_shapes(
 ) -> None:
     """Whether q and k fit one another and have a position for each token."""
     _checks.grouped_heads(q, k)
-    for name, positions, x in (
-        ("q_positions", q_positions, q),
-        ("k_positions", k_positions, k),
-    ):
-        shape = tuple(_checks.position_tensor(name, positions).shape)
+    for name, x, positions in (("q", q, q_positions), ("k", k, k_positions)):
+        shape = tuple(_checks.position_tensor(f"{name}_positions", positions).shape)
         batch, length = x.shape[0], x.shape[2]
-        if shape not in ((length,), (batch, length)) and shape[:-1] != (batch, length):
+        rows = ((length,), (1, length), (batch, length))
+        if shape not in rows and shape[:-1] not in rows[1:]:
+            exchanged = (
+                f" Or {name} is (B, T, H, d): exchange heads and tokens, "
+                f"{name}.transpose(1, 2)"
+                if x.shape[1] in shape[:2]
+                else ""
+            )
             raise ValueError(
-                f"{name} must have shape ({length},), {(batch, length)} or (B, T, "
-                f"axes), got {shape}"
+                f"{name}_positions must have shape ({length},), (1, {length}), "
+                f"{(batch, length)} or (B, T, axes) for {name} of shape "
+                f"{tuple(x.shape)}, which is (B, H, T, d); got {shape}.{exchanged}"
             )
 
 
@@ -40,37 +44,27 @@ def hidden_arguments(q_x: Tensor | None, k_x: Tensor | None) -> dict[str, Tensor
     return {"q_x": q_x, "k_x": k_x}
 
 
-def allowed_pairs(
-    mask: Tensor | None,
-    scheme: PositionScheme,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scores: Tensor,
-) -> Tensor | None:
-    """The pairs that the caller's mask and the scheme's both allow; None for all."""
-    allowed = mask if mask is None else checked_mask(mask, scores)
-    if scheme.mask is None:
-        return allowed
-    by_scheme = checked_mask(scheme.mask(q_positions, k_positions), scores)
-    return by_scheme if allowed is None else allowed & by_scheme
-
-
-def checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
-    """The mask, if it is boolean and broadcasts to the scores (B, H, Tq, Tk)."""
+def checked_mask(mask: Tensor, pairs: tuple[int, ...]) -> Tensor:
+    """The mask, if it is boolean and broadcasts to `pairs`, (B, H, Tq, Tk)."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"mask must be boolean (True = may attend), got {got}")
-    shape = tuple(scores.shape)
     # Neither (Tk,) nor (B, Tk) nor (B, Tq, Tk): where sizes agree they would be read as
     # something else.
     fits = mask.dim() in (2, 4) and all(
         size in (1, full)
-        for size, full in zip(reversed(mask.shape), reversed(shape), strict=False)
+        for size, full in zip(reversed(mask.shape), reversed(pairs), strict=False)
     )
     if not fits:
+        padding = (
+            ". A mask (B, T) of the tokens that are not padding is "
+            "key_padding_mask(mask)"
+            if tuple(mask.shape) == (pairs[0], pairs[3])
+            else ""
+        )
         raise ValueError(
-            f"mask must broadcast to {shape} from two axes (Tq, Tk) or four, got "
-            f"{tuple(mask.shape)}"
+            f"mask must broadcast to {pairs} from two axes (Tq, Tk) or four, got "
+            f"{tuple(mask.shape)}{padding}"
         )
     return mask
 

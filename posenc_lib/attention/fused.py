@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -12,15 +11,17 @@ from torch.utils.checkpoint import checkpoint
 
 from posenc_lib import _checks
 from posenc_lib._torch import values_known
-from posenc_lib.attention._operands import (
-    allowed_pairs,
-    check_shapes,
-    checked_mask,
-    hidden_arguments,
+from posenc_lib.attention._operands import hidden_arguments
+from posenc_lib.attention.prepared import (
+    KernelMask,
+    PreparedScheme,
+    at_positions,
+    checked_positions,
+    kernel_mask,
 )
 from posenc_lib.attention.toeplitz import checked_vector
 from posenc_lib.positions import relative
-from posenc_lib.scheme import NOPE, PositionScheme
+from posenc_lib.scheme import PositionScheme
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -30,9 +31,9 @@ def fused_attention(
     k: Tensor,
     v: Tensor,
     *,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scheme: PositionScheme = NOPE,
+    scheme: PositionScheme | PreparedScheme,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
     mask: Tensor | None = None,
     q_x: Tensor | None = None,
     k_x: Tensor | None = None,
@@ -45,14 +46,17 @@ def fused_attention(
         in v's dtype
 
     The transform is applied first; bias and masks are the kernel's `attn_mask`. Equal
-    to the reference up to rounding; 16-bit inputs are multiplied in 16 bits. Masks come
-    from positions and never from the kernel's own `is_causal`, which aligns the first
-    query with the first key: with a cache that hides all keys but one.
+    to the reference up to rounding; 16-bit inputs are multiplied in 16 bits.
+
+    With a scheme from `prepare`, tables and mask are made once for all layers, and a
+    plain causal mask over the tokens themselves is the kernel's own `is_causal`, which
+    halves the work. Otherwise masks come from positions: `is_causal` aligns the first
+    query with the first key, and with a cache hides all keys but one.
 
     Args:
         q, k, v, q_positions, k_positions, mask, q_x, k_x: as in `attention`.
-        scheme: one that fills neither `scores` nor `values`: the kernel computes qᵀk
-            and Σ α v itself.
+        scheme: as in `attention`, one that fills neither `scores` nor `values`: the
+            kernel computes qᵀk and Σ α v itself.
         chunk: queries whose bias and masks exist at a time, all by default; the
             backward pass makes them again. Memory is then linear in the length for any
             bias, FIRE's too, if the causal mask is the scheme's own and no n×n `mask`.
@@ -60,32 +64,45 @@ def fused_attention(
 
     Raises:
         TypeError, ValueError: as `attention`; the scheme fills `scores` or `values`;
-            `chunk` is not an integer ≥ 1.
+            `chunk` is not an integer ≥ 1, or stands beside a prepared scheme, whose
+            bias and mask exist already.
 
     Source: dao2022
     Chapter: 18
     """
-    _check_scheme(scheme)
-    check_shapes(q, k, q_positions, k_positions)
-    _checks.values_of(k, v)
     hidden = hidden_arguments(q_x, k_x)
+    _checks.values_of(k, v)
+    if isinstance(scheme, PreparedScheme):
+        at = at_positions(scheme, q, k, q_positions, k_positions, mask)
+        _check_computed(at.scheme)
+        if chunk is not None:
+            raise ValueError(
+                f"chunk must be None beside a prepared scheme, got {chunk}: its bias "
+                "and mask exist already. Give the scheme itself, and positions"
+            )
+        q, k = at.transform(q, k, **hidden)
+        made = at.kernel or kernel_mask(at.made_bias(**hidden), at.allowed(), q.dtype)
+        return _kernel(q, k, v, made, at.scheme.scale)
+    m, n = checked_positions(scheme, q, k, q_positions, k_positions, mask)
+    _check_computed(scheme)
     if scheme.transform is not None:
-        q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
-    if mask is not None:
-        checked_mask(mask, q[..., :1].expand(-1, -1, -1, k.shape[2]))
+        q, k = scheme.transform(q, k, m, n, **hidden)
 
     def rows(start: int, stop: int) -> Tensor:
         part = slice(start, stop)
-        positions = (
-            q_positions[part] if q_positions.dim() == 1 else q_positions[:, part]
-        )
-        rows_mask = mask
+        own_mask = mask
         if mask is not None and mask.shape[-2] != 1:
-            rows_mask = mask[..., part, :]
+            own_mask = mask[..., part, :]
+        positions = m[part] if m.dim() == 1 else m[:, part]
         states = hidden if q_x is None else hidden | {"q_x": q_x[:, part]}
-        return _fused_rows(
-            q[:, :, part], k, v, positions, k_positions, scheme, rows_mask, states
-        )
+        q_part = q[:, :, part]
+        at = at_positions(scheme, q_part, k, positions, n, own_mask)
+        bias = at.made_bias(**states)
+        if bias is not None:
+            _checks.score_bias("bias", bias, (*q_part.shape[:3], k.shape[2]))
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        made = kernel_mask(bias, at.allowed(), dtype)
+        return _kernel(q_part, k, v, made, scheme.scale)
 
     queries = q.shape[2]
     if chunk is None:
@@ -98,43 +115,29 @@ def fused_attention(
     return torch.cat(parts, 2)
 
 
-def _fused_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scheme: PositionScheme,
-    mask: Tensor | None,
-    hidden: dict[str, Tensor],
+def _kernel(
+    q: Tensor, k: Tensor, v: Tensor, made: KernelMask, scale: float | None
 ) -> Tensor:
-    """`fused_attention` of some of the queries, which are transformed already."""
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    # It has the shape of the scores: bias and masks are checked against it.
-    scores = q[..., :1].expand(-1, -1, -1, k.shape[2])
-    allowed = allowed_pairs(mask, scheme, q_positions, k_positions, scores)
-    attn_mask = None
-    if scheme.bias is not None:
-        bias = scheme.bias(q_positions, k_positions, **hidden)
-        attn_mask = _checks.score_bias("bias", bias, scores.shape).to(dtype)
-    has_key = None
-    if allowed is not None:
-        # The kernel's result for a row without any key is undefined, and −∞ − (−∞) is
-        # NaN: such a row attends to all keys, and its output is set to zero.
-        has_key = allowed.any(-1, keepdim=True)
-        allowed = allowed | ~has_key
-        attn_mask = (
-            allowed if attn_mask is None else attn_mask.masked_fill(~allowed, -math.inf)
-        )
+    """PyTorch's kernel on queries and keys that are transformed already."""
+    result = v.dtype
+    if not q.dtype == k.dtype == v.dtype:
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    mask = made.mask
+    if mask is not None and mask.dtype not in (torch.bool, q.dtype):
+        mask = mask.to(q.dtype)
     out = scaled_dot_product_attention(
-        q.to(dtype),
-        k.to(dtype),
-        v.to(dtype),
-        attn_mask=attn_mask,
-        scale=scheme.scale,
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        is_causal=made.in_order,
+        scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    return (out if has_key is None else out.masked_fill(~has_key, 0)).to(v.dtype)
+    if made.has_key is not None:
+        out = out.masked_fill(~made.has_key, 0)
+    return out if out.dtype == result else out.to(result)
 
 
 def relative_score_mod(
@@ -196,11 +199,9 @@ def relative_score_mod(
     return score_mod
 
 
-def _check_scheme(scheme: PositionScheme) -> None:
-    if not isinstance(scheme, PositionScheme):
-        raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
-    computed = [field for field in ("scores", "values") if field in scheme.places]
-    if computed:
+def _check_computed(scheme: PositionScheme) -> None:
+    if scheme.scores is not None or scheme.values is not None:
+        computed = [f for f in ("scores", "values") if f in scheme.places]
         raise ValueError(
             f"scheme must leave {' and '.join(computed)} empty, which a fused kernel "
             f"computes itself; got {scheme.name!r}: use attention(...)"

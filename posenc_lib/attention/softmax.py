@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from posenc_lib import _checks
-from posenc_lib.attention._operands import allowed_pairs, check_shapes, hidden_arguments
-from posenc_lib.scheme import NOPE, PositionScheme
+from posenc_lib.attention._operands import hidden_arguments
+from posenc_lib.attention.prepared import PreparedScheme, at_positions
+from posenc_lib.scheme import PositionScheme
 
 
 def attention_weights(
     q: Tensor,
     k: Tensor,
     *,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scheme: PositionScheme = NOPE,
+    scheme: PositionScheme | PreparedScheme,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
     mask: Tensor | None = None,
     q_x: Tensor | None = None,
     k_x: Tensor | None = None,
@@ -34,10 +35,12 @@ def attention_weights(
     Args:
         q: queries, projected.
         k: keys, projected.
-        q_positions: (Tq,) or (B, Tq); for a scheme of several axes (B, Tq, axes).
-        k_positions: (Tk,) or (B, Tk); for a scheme of several axes (B, Tk, axes).
-        scheme: a `PositionScheme`; the caller adds its `embedding` before the
-            projections.
+        scheme: a `PositionScheme` such as `scheme.NOPE`, with positions; or what
+            `prepare` made of one, in which positions and mask are given already. An
+            `embedding` is added by `prepare`.
+        q_positions: (Tq,), (B, Tq) or (1, Tq), which all rows share; for a scheme of
+            several axes (B, Tq, axes).
+        k_positions: the same for the keys.
         mask: boolean, (Tq, Tk) or of four axes that broadcast to (B, H, Tq, Tk), True =
             may attend; combined with the scheme's mask.
         q_x: hidden states (B, Tq, D) of the query tokens, for schemes that depend on
@@ -46,29 +49,27 @@ def attention_weights(
 
     Raises:
         TypeError, ValueError: shapes that don't fit one another, a mask that is not
-            boolean; named in the message.
+            boolean; named in the message. A scheme with an embedding that is not
+            prepared: without it the encoding would be none.
 
     Source: vaswani2017
     Chapter: 01
     """
-    check_shapes(q, k, q_positions, k_positions)
-    if not isinstance(scheme, PositionScheme):
-        raise TypeError(f"scheme must be a PositionScheme, got {scheme!r}")
+    at = at_positions(scheme, q, k, q_positions, k_positions, mask)
+    scheme = at.scheme
     hidden = hidden_arguments(q_x, k_x)
     compute = _checks.at_least_float32(q.dtype, k.dtype)
-    q, k = q.to(compute), k.to(compute)
-    if scheme.transform is not None:
-        q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
+    q, k = at.transform(q.to(compute), k.to(compute), **hidden)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
     if scheme.scores is None:
         scores = q @ k.mT  # (B, H, Tq, Tk)
     else:
-        scores = scheme.scores(q, k, q_positions, k_positions, **hidden)
+        scores = scheme.scores(q, k, at.q_positions, at.k_positions, **hidden)
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)
-    if scheme.bias is not None:
-        bias = scheme.bias(q_positions, k_positions, **hidden)
+    bias = at.made_bias(**hidden)
+    if bias is not None:
         scores = scores + _checks.score_bias("bias", bias, scores.shape)
-    allowed = allowed_pairs(mask, scheme, q_positions, k_positions, scores)
+    allowed = at.allowed()
     if allowed is None:
         return scores.softmax(-1)
     # The lowest finite number instead of −∞: a row without any key would be 0/0, and
@@ -82,9 +83,9 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scheme: PositionScheme = NOPE,
+    scheme: PositionScheme | PreparedScheme,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
     mask: Tensor | None = None,
     q_x: Tensor | None = None,
     k_x: Tensor | None = None,
@@ -96,7 +97,7 @@ def attention(
         in v's dtype
 
     Args:
-        q, k, q_positions, k_positions, scheme, mask, q_x, k_x: as in
+        q, k, scheme, q_positions, k_positions, mask, q_x, k_x: as in
             `attention_weights`.
         v: values, projected.
 
@@ -108,18 +109,11 @@ def attention(
     Chapter: 01
     """
     _checks.values_of(_checks.heads_tensor("k", k), v)
-    weights = attention_weights(
-        q,
-        k,
-        q_positions=q_positions,
-        k_positions=k_positions,
-        scheme=scheme,
-        mask=mask,
-        q_x=q_x,
-        k_x=k_x,
-    )
+    at = at_positions(scheme, q, k, q_positions, k_positions, mask)
+    weights = attention_weights(q, k, scheme=at, q_x=q_x, k_x=k_x)
     groups = q.shape[1] // v.shape[1]
     values = v.to(weights.dtype).repeat_interleave(groups, 1)  # (B, H, Tk, d_v)
-    if scheme.values is not None:
-        return scheme.values(weights, values, q_positions, k_positions).to(v.dtype)
+    if at.scheme.values is not None:
+        out = at.scheme.values(weights, values, at.q_positions, at.k_positions)
+        return out.to(v.dtype)
     return (weights @ values).to(v.dtype)

@@ -36,7 +36,7 @@ from posenc_lib.rotary import (
 from posenc_lib.rotary import scaling as schedules
 from posenc_lib.rotary.pairs import Layout
 from posenc_lib.rotary.scaling import Schedule
-from posenc_lib.scheme import PositionScheme
+from posenc_lib.scheme import LayerSchemes, PositionScheme
 
 RotationKind = Literal[
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"
@@ -256,9 +256,7 @@ class InputSettings:
             return PositionScheme(self.encoding, embedding=tables[0])
         return PositionScheme(
             self.encoding,
-            embedding=lambda positions: (
-                tables[0](positions[..., 0]) + tables[1](positions[..., 1])
-            ),
+            embedding=partial(sum_of_axes, rows=tables[0], columns=tables[1]),
         )
 
 
@@ -286,13 +284,29 @@ class Stack:
 
     def schemes(
         self, *, length: int = 1, generator: torch.Generator | None = None
-    ) -> tuple[PositionScheme, ...]:
-        """One scheme for each layer; T5's layers share one table, as in the model."""
-        if all(layer.encoding == "T5 bias" for layer in self.layers):
-            return (self.layers[0].scheme(generator=generator),) * len(self.layers)
-        return tuple(
-            layer.scheme(length=length, generator=generator) for layer in self.layers
-        )
+    ) -> LayerSchemes:
+        """All that a model of these layers needs, for `attention.prepare`.
+
+        Positions count the tokens from 0: what a table adds to them (RoBERTa's begin at
+        2) is added here. T5's layers share one table, as in the model; equal layers
+        without parameters share one scheme.
+        """
+        alike: dict[LayerSettings, PositionScheme] = {}
+        schemes = []
+        for layer in self.layers:
+            scheme = alike.get(layer)
+            if scheme is None:
+                scheme = layer.scheme(length=length, generator=generator)
+                learns = next(scheme.parameters(), None) is not None
+                if not learns or layer.encoding == "T5 bias":
+                    alike[layer] = scheme
+            schemes.append(scheme)
+        if self.inputs is None:
+            return LayerSchemes(schemes)
+        added = self.inputs.scheme(generator=generator).embedding
+        if added is not None and self.inputs.first:
+            added = partial(counted_from, embedding=added, first=self.inputs.first)
+        return LayerSchemes(schemes, embedding=added)
 
 
 # ---- parts of a scheme that apply others
@@ -327,6 +341,21 @@ def axis_by_axis(
     ]
     rotated_q, rotated_k = zip(*halves, strict=True)
     return torch.cat(rotated_q, -1), torch.cat(rotated_k, -1)
+
+
+def sum_of_axes(
+    positions: Tensor, *, rows: LearnedEmbedding, columns: LearnedEmbedding
+) -> Tensor:
+    """The sum of two tables, one an axis: positions (..., T, 2)."""
+    total: Tensor = rows(positions[..., 0]) + columns(positions[..., 1])
+    return total
+
+
+def counted_from(
+    positions: Tensor, *, embedding: Callable[[Tensor], Tensor], first: int
+) -> Tensor:
+    """An embedding whose first token has position `first`."""
+    return embedding(positions + first)
 
 
 def _transformer_xl(
@@ -372,12 +401,20 @@ def _deberta(
         else partial(deberta_v2_scores, max_distance=options["max_distance"])
     )
 
-    def scores(
-        q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
-    ) -> Tensor:
-        keys, queries = tables.tables()
-        return released(
-            q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
-        )
+    return partial(disentangled, tables=tables, released=released)
 
-    return scores
+
+def disentangled(
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    tables: DeBERTa,
+    released: Callable[..., Tensor],
+) -> Tensor:
+    """DeBERTa's scores as released, with the tables of a module."""
+    keys, queries = tables.tables()
+    return released(
+        q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
+    )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +10,13 @@ from torch.nn import functional as F
 
 from posenc_lib import _checks
 from posenc_lib._draws import linear
-from posenc_lib.attention import attention, attention_weights, causal
-from posenc_lib.scheme import PLACES, PositionScheme
+from posenc_lib.attention import (
+    PreparedScheme,
+    attention,
+    attention_weights,
+    prepare,
+)
+from posenc_lib.scheme import PositionScheme, checked_scheme
 
 
 class Block(nn.Module):
@@ -59,22 +61,17 @@ class Block(nn.Module):
         )
         return q, k, v
 
-    def forward(
-        self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, at: PreparedScheme) -> Tensor:
         q, k, v = self.project(x)
-        values = attention(q, k, v, **_attention_arguments(x, positions, scheme, mask))
+        values = attention(q, k, v, scheme=at, **_hidden_states(x, at))
         x = x + self.out(values.transpose(1, 2).flatten(2))
         out: Tensor = x + self.down(F.gelu(self.up(self.norm_mlp(x))))
         return out
 
-    def weights(
-        self, x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
-    ) -> Tensor:
+    def weights(self, x: Tensor, at: PreparedScheme) -> Tensor:
         """The attention weights (B, H, T, T) of this layer."""
         q, k, _ = self.project(x)
-        arguments = _attention_arguments(x, positions, scheme, mask)
-        return attention_weights(q, k, **arguments)
+        return attention_weights(q, k, scheme=at, **_hidden_states(x, at))
 
 
 class TinyTransformer(nn.Module):
@@ -124,8 +121,7 @@ class TinyTransformer(nn.Module):
         super().__init__()
         _checks.whole_number("vocabulary", vocabulary, least=1)
         _checks.whole_number("layers", layers, least=1)
-        _check_scheme(scheme)
-        self.scheme, self.masked = scheme, masked
+        self.scheme, self.masked = checked_scheme("scheme", scheme), masked
         self.tokens = nn.Parameter(
             torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
         )
@@ -134,13 +130,12 @@ class TinyTransformer(nn.Module):
         )
         self.norm = nn.LayerNorm(width)
         self.head = _linear(width, vocabulary, generator)
-        self.learned = nn.ModuleList(_modules(scheme))
         self.to(_checks.floating_dtype("dtype", dtype))
 
     def embed(
         self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
-    ) -> Tensor:
-        """The first layer's input (B, T, D): embeddings, and what the scheme adds."""
+    ) -> tuple[Tensor, PreparedScheme]:
+        """The first layer's input (B, T, D), and the scheme for these positions."""
         if (
             not isinstance(tokens, Tensor)
             or tokens.is_floating_point()
@@ -150,17 +145,17 @@ class TinyTransformer(nn.Module):
                 "tokens must be integers of shape (B, T), "
                 f"got {getattr(tokens, 'shape', tokens)!r}"
             )
-        scheme = self._chosen(scheme)
-        x = self.tokens[tokens]
-        return x if scheme.embedding is None else x + scheme.embedding(positions)
+        scheme = self.scheme if scheme is None else checked_scheme("scheme", scheme)
+        return prepare(
+            self.tokens[tokens], scheme, q_positions=positions, causal=self.masked
+        )
 
     def forward(
         self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
     ) -> Tensor:
-        scheme = self._chosen(scheme)
-        x = self.embed(tokens, positions, scheme=scheme)
+        x, at = self.embed(tokens, positions, scheme=scheme)
         for block in self._layers():
-            x = block(x, positions, scheme, self._mask(positions))
+            x = block(x, at)
         logits: Tensor = self.head(self.norm(x))
         return logits
 
@@ -168,24 +163,15 @@ class TinyTransformer(nn.Module):
         self, tokens: Tensor, positions: Tensor, *, scheme: PositionScheme | None = None
     ) -> list[Tensor]:
         """The attention weights (B, H, T, T), one tensor for each layer."""
-        scheme = self._chosen(scheme)
-        x, maps = self.embed(tokens, positions, scheme=scheme), []
+        x, at = self.embed(tokens, positions, scheme=scheme)
+        maps = []
         for block in self._layers():
-            maps.append(block.weights(x, positions, scheme, self._mask(positions)))
-            x = block(x, positions, scheme, self._mask(positions))
+            maps.append(block.weights(x, at))
+            x = block(x, at)
         return maps
-
-    def _chosen(self, scheme: PositionScheme | None) -> PositionScheme:
-        if scheme is None:
-            return self.scheme
-        _check_scheme(scheme)
-        return scheme
 
     def _layers(self) -> Iterator[Block]:
         return (block for block in self.blocks if isinstance(block, Block))
-
-    def _mask(self, positions: Tensor) -> Tensor | None:
-        return causal(positions, positions) if self.masked else None
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
@@ -193,46 +179,6 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     return linear(nn.init.normal_(weight, std=inputs**-0.5, generator=generator))
 
 
-def _attention_arguments(
-    x: Tensor, positions: Tensor, scheme: PositionScheme, mask: Tensor | None
-) -> dict[str, Any]:
-    """The arguments of `attention` besides q, k, v; hidden states where used."""
-    hidden = {"q_x": x, "k_x": x} if _takes_hidden_states(scheme) else {}
-    return {
-        "q_positions": positions,
-        "k_positions": positions,
-        "scheme": scheme,
-        "mask": mask,
-        **hidden,
-    }
-
-
-def _takes_hidden_states(scheme: PositionScheme) -> bool:
-    for function in (scheme.transform, scheme.bias, scheme.scores):
-        callee = function.forward if isinstance(function, nn.Module) else function
-        if callee is not None and "q_x" in inspect.signature(callee).parameters:
-            return True
-    return False
-
-
-def _check_scheme(scheme: Any) -> None:
-    if not isinstance(scheme, PositionScheme):
-        raise TypeError(
-            f"scheme must be a PositionScheme such as scheme.NOPE, got {scheme!r}"
-        )
-
-
-def _modules(scheme: PositionScheme) -> list[nn.Module]:
-    """The modules that a scheme's fields are, belong to or hold, each once."""
-
-    def inside(value: Any) -> Iterator[nn.Module]:
-        if isinstance(value, nn.Module):
-            yield value
-        elif isinstance(value, partial):
-            for part in (value.func, *value.args, *value.keywords.values()):
-                yield from inside(part)
-        elif inspect.ismethod(value):
-            yield from inside(value.__self__)
-
-    modules = (module for field in PLACES for module in inside(getattr(scheme, field)))
-    return list({id(module): module for module in modules}.values())
+def _hidden_states(x: Tensor, at: PreparedScheme) -> dict[str, Tensor]:
+    """The tokens of a layer, for schemes that read them."""
+    return {"q_x": x, "k_x": x} if at.scheme.reads_hidden_states else {}

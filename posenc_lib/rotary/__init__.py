@@ -18,6 +18,7 @@ from posenc_lib.rotary.pairs import LAYOUTS, convert_layout, convert_projection
 from posenc_lib.rotary.rope import RoPE, Rotation
 from posenc_lib.rotary.scaling import (
     Schedule,
+    ScheduleFunction,
     clipped,
     deepseek_softmax_scale,
     dynamic_ntk,
@@ -28,6 +29,7 @@ from posenc_lib.rotary.scaling import (
     ntk_by_parts,
     ntk_by_parts_original,
     proportional,
+    unscaled,
     yarn,
     yarn_attention_factor,
     yarn_released,
@@ -60,6 +62,7 @@ __all__ = [
     "RoPE",
     "Rotation",
     "Schedule",
+    "ScheduleFunction",
     "XPos",
     "axial_frequencies",
     "block_frequencies",
@@ -84,6 +87,7 @@ __all__ = [
     "proportional",
     "rotated_values",
     "tapa",
+    "unscaled",
     "videorope_frequencies",
     "yarn",
     "yarn_attention_factor",

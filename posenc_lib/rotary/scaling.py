@@ -14,7 +14,7 @@ scheme of the finished model is `NOPE`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,29 @@ class Schedule(NamedTuple):
 
     frequencies: Tensor
     attention_factor: float = 1.0
+
+
+ScheduleFunction = Callable[[int, float], tuple[Tensor, float]]
+"""`schedule(dim, base)`: what `partial` makes of a function below with its numbers."""
+
+
+def unscaled(dim: int, base: float) -> Schedule:
+    """The schedule that changes nothing.
+
+    Equation: ω′_i = ω_i,  a = 1
+    Shapes: → (d/2,)
+
+    Args:
+        dim: rotated channels d, even.
+        base: θ.
+
+    Raises:
+        TypeError, ValueError: as `inverse_frequencies`.
+
+    Source: su2021
+    Chapter: 14
+    """
+    return Schedule(inverse_frequencies(dim, base))
 
 
 def linear_interpolation(dim: int, base: float, *, factor: float) -> Schedule:

@@ -17,7 +17,7 @@ from examples.attention import (
     qkv,
     rope,
 )
-from helpers import both_ways, normal, rounding, seeded
+from helpers import after_embedding, both_ways, normal, rounding, seeded
 from registry import zoo_schemes
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -59,7 +59,7 @@ FUSED: dict[str, PositionScheme] = {
         scale=0.3,
     ),
     **{
-        name: scheme
+        name: after_embedding(scheme)
         for name, scheme in SCHEMES.items()
         if not {"scores", "values"} & set(scheme.places)
     },
@@ -182,7 +182,13 @@ def test_own_masks_are_aligned_by_position_and_not_by_index() -> None:
     assert max_error(wrong, v[:, :, :1]) < rounding(v)
     positions, keys = arange(1, offset=5), arange(6)
     right = fused_attention(
-        one, k, v, q_positions=positions, k_positions=keys, mask=causal(positions, keys)
+        one,
+        k,
+        v,
+        q_positions=positions,
+        k_positions=keys,
+        mask=causal(positions, keys),
+        scheme=NOPE,
     )
     assert max_error(
         right, nn.functional.scaled_dot_product_attention(one, k, v)
@@ -351,34 +357,35 @@ M = arange(4)
 VECTOR = torch.zeros(HEADS, 7, dtype=torch.float64)
 
 BOTH: dict[str, Any] = {"q_positions": M, "k_positions": M}
+PLAIN: dict[str, Any] = {"scheme": NOPE, **BOTH}
 
 
 # ---- refused input
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "fused_attention(Q, K, V, mask=torch.ones(4, 4), **BOTH)": (
-        lambda: fused_attention(Q, K, V, mask=torch.ones(4, 4), **BOTH),
+    "fused_attention(Q, K, V, mask=torch.ones(4, 4), **PLAIN)": (
+        lambda: fused_attention(Q, K, V, mask=torch.ones(4, 4), **PLAIN),
         TypeError,
         "mask must be boolean",
     ),
     "fused_attention: k_positions": (
-        lambda: fused_attention(Q, K, V, q_positions=M, k_positions=M[:2]),
+        lambda: fused_attention(Q, K, V, q_positions=M, k_positions=M[:2], scheme=NOPE),
         ValueError,
         r"k_positions must have shape \(4,\)",
     ),
     "fused_attention: v": (
-        lambda: fused_attention(Q, K, V[:1], **BOTH),
+        lambda: fused_attention(Q, K, V[:1], **PLAIN),
         ValueError,
         "v must have k's batch",
     ),
     "fused_attention: chunk": (
-        lambda: fused_attention(Q, K, V, chunk=0, **BOTH),
+        lambda: fused_attention(Q, K, V, chunk=0, **PLAIN),
         ValueError,
         "chunk must be an integer ≥ 1",
     ),
     "fused_attention: mask of three rows": (
         lambda: fused_attention(
-            Q, K, V, mask=torch.ones(3, 4, dtype=torch.bool), chunk=3, **BOTH
+            Q, K, V, mask=torch.ones(3, 4, dtype=torch.bool), chunk=3, **PLAIN
         ),
         ValueError,
         r"mask must broadcast to \(2, 4, 4, 4\)",
@@ -412,7 +419,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"bias must broadcast to \(2, 4, 4, 4\) from four axes, got \(4, 4, 4\)",
     ),
     "fused_attention: q_x and k_x": (
-        lambda: fused_attention(Q, K, V, q_x=torch.ones(2, 4, 3), **BOTH),
+        lambda: fused_attention(Q, K, V, q_x=torch.ones(2, 4, 3), **PLAIN),
         ValueError,
         "q_x and k_x must be given together, got q_x alone",
     ),

@@ -40,7 +40,7 @@ from posenc_lib.properties import (
     max_error,
 )
 from posenc_lib.rotary import LAYOUTS, RoPE
-from posenc_lib.scheme import PositionScheme
+from posenc_lib.scheme import NOPE, PositionScheme
 
 # ---- distances inside the trained range
 
@@ -316,7 +316,12 @@ def test_bug_77_eviction_while_streaming() -> None:
         cached = torch.cat((cached, rope(at, torch.float64)(k[:, :, t : t + 1])), 2)
         rotated_q = rope(at, torch.float64)(q[:, :, t : t + 1])
         out = attention(
-            rotated_q, cached, v[:, :, kept], q_positions=at, k_positions=positions
+            rotated_q,
+            cached,
+            v[:, :, kept],
+            q_positions=at,
+            k_positions=positions,
+            scheme=NOPE,
         )
         want = attention(
             q[:, :, t : t + 1],

@@ -12,6 +12,7 @@ from helpers import (
     HEADS,
     SCHEMES,
     WIDTH,
+    after_embedding,
     normal,
     tolerance,
 )
@@ -71,7 +72,7 @@ def test_places_are_used_in_the_order_of_the_equation() -> None:
     assert max_error(
         attention(q, k, v, scheme=scheme, **AT), expected
     ) <= 8 * tolerance(expected)
-    assert seen == ["transform", "scores", "bias", "mask", "values"]
+    assert seen == ["mask", "transform", "scores", "bias", "values"]
     assert scheme.places == ("transform", "bias", "scores", "values", "mask")
     assert set(scheme.places) | {"embedding"} == set(PLACES)
     assert NOPE.places == ()
@@ -110,7 +111,7 @@ def test_grouped_queries_share_keys(
         normal(2, groups, k_len, 3, seed=seed + 2),
     )
     positions = {"q_positions": arange(q_len), "k_positions": arange(k_len)}
-    out = attention(q, k, v, **positions)
+    out = attention(q, k, v, scheme=NOPE, **positions)
     assert out.shape == (2, HEADS, q_len, 3)
     for h in range(HEADS):
         group = h * groups // HEADS
@@ -123,7 +124,7 @@ def test_grouped_queries_share_keys(
 def test_positions_of_a_batch_are_positions_of_each_row(rows: bool, start: int) -> None:
     q, k, v = QKV
     positions = torch.stack((arange(5, offset=start), arange(5).flip(0)))
-    for scheme in SCHEMES.values():
+    for scheme in map(after_embedding, SCHEMES.values()):
         together = attention(
             q,
             k,
@@ -169,8 +170,8 @@ def test_attention_returns_the_dtype_of_the_values(
     q_type: torch.dtype, v_type: torch.dtype
 ) -> None:
     q, k, v = QKV[0].to(q_type), QKV[1].to(torch.float32), QKV[2].to(v_type)
-    assert attention(q, k, v, **AT).dtype == v_type
-    assert attention_weights(q, k, **AT).dtype == torch.promote_types(
+    assert attention(q, k, v, scheme=NOPE, **AT).dtype == v_type
+    assert attention_weights(q, k, scheme=NOPE, **AT).dtype == torch.promote_types(
         q_type, torch.float32
     )
 
@@ -217,7 +218,15 @@ def test_masks_that_could_be_read_in_two_ways_are_refused(
     positions, x = arange(3), heads(2, batch=2)
     mask = torch.ones(shape, dtype=torch.bool)
     with pytest.raises(ValueError, match="mask"):
-        attention(x, x, x, q_positions=positions, k_positions=positions, mask=mask)
+        attention(
+            x,
+            x,
+            x,
+            q_positions=positions,
+            k_positions=positions,
+            mask=mask,
+            scheme=NOPE,
+        )
 
 
 def test_hidden_states_come_in_pairs() -> None:
@@ -230,6 +239,7 @@ def test_hidden_states_come_in_pairs() -> None:
             q_positions=positions,
             k_positions=positions,
             q_x=torch.ones(1, 3, 4),
+            scheme=NOPE,
         )
 
 

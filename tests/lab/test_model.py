@@ -14,7 +14,7 @@ from helpers import seeded
 from torch import Tensor, nn
 
 from posenc_lib import scheme
-from posenc_lib.attention import sliding_window
+from posenc_lib.attention import prepare, sliding_window
 from posenc_lib.bias import alibi, alibi_slopes
 from posenc_lib.positions import arange
 from posenc_lib.scheme import NOPE, PositionScheme
@@ -55,7 +55,8 @@ def test_masked_means_that_the_future_is_not_seen() -> None:
 def test_a_block_is_its_equation() -> None:
     net = model(scheme.rope(4))
     block, x = net.blocks[0], torch.randn(2, 5, 8, generator=seeded())
-    out = block(x, arange(5), NOPE, None)
+    x, at = prepare(x, NOPE, q_positions=arange(5), causal=False)
+    out = block(x, at)
     y = nn.functional.layer_norm(x, (8,))
     q, k, v = (y @ block.qkv.weight.T).split(8, -1)
     heads = []
@@ -125,7 +126,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "scheme": (
         lambda: model("rope"),
         TypeError,
-        "scheme must be a PositionScheme such as scheme.NOPE, got 'rope'",
+        "scheme must be a PositionScheme such as .*, got 'rope'",
     ),
     "swap": (
         lambda: model()(torch.zeros(1, 3, dtype=torch.int64), arange(3), scheme="rope"),

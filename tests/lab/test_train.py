@@ -20,7 +20,7 @@ from posenc_lib.scheme import NOPE, PositionScheme
 @pytest.mark.parametrize("kind", list(trainable()))
 def test_parameters_of_the_scheme_are_trained(kind: str) -> None:
     net = model(trainable()[kind])
-    (learned,) = net.learned.parameters()
+    (learned,) = net.scheme.parameters()
     before = learned.detach().clone()
     lab.train(net, lab.k_back(), length=9, steps=2, batch=2, lr=0.1, generator=seeded())
     assert not torch.equal(before, learned)

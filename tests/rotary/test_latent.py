@@ -15,6 +15,7 @@ from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange, from_mask
 from posenc_lib.rotary.latent import LatentKeys, LatentQueries
 from posenc_lib.rotary.rope import RoPE
+from posenc_lib.scheme import NOPE
 
 WIDTH, HEADS, CONTENT, VALUE, LATENT = 12, 3, 6, 5, 7
 
@@ -118,6 +119,7 @@ def test_latent_scores_are_relative_and_decode_step_by_step() -> None:
         q_positions=positions,
         k_positions=positions,
         mask=causal(positions, positions),
+        scheme=NOPE,
     )
     queries, keys = projections()
     cache: list[tuple[Tensor, Tensor]] = []
@@ -133,6 +135,7 @@ def test_latent_scores_are_relative_and_decode_step_by_step() -> None:
             v,
             q_positions=positions[t : t + 1],
             k_positions=positions[: t + 1],
+            scheme=NOPE,
         )
         assert torch.allclose(step, whole[:, :, t : t + 1], rtol=0, atol=1e-12)
 

@@ -1,0 +1,386 @@
+"""A scheme at given positions: its tables, bias and masks, made once a forward pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc_lib import _checks
+from posenc_lib._torch import values_known
+from posenc_lib.attention._operands import check_shapes, checked_mask
+from posenc_lib.rotary import AxialRoPE, RoPE, Rotation
+from posenc_lib.scheme import LayerSchemes, PositionScheme, checked_scheme
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMask:
+    """Bias and masks as a fused kernel takes them.
+
+    `has_key` is False for queries without any key, (..., Tq, 1); None if all have one.
+    """
+
+    mask: Tensor | None = None
+    has_key: Tensor | None = None
+    in_order: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedScheme:
+    """A scheme with all that depends on positions and not on the layer.
+
+    Equation: R_m, b(m, n) and the mask of `PositionScheme`, for given m and n
+    Shapes: as `PositionScheme`
+
+    `prepare` makes it, and `attention`, `attention_weights` and `fused_attention` take
+    it as their `scheme`. Positions and mask are then given already. It is of one
+    forward pass: make it anew in the next.
+
+    Args:
+        scheme: what was prepared.
+        q_positions: of the queries.
+        k_positions: of the keys.
+        mask: True = may attend, as in `attention`; the scheme's own is included.
+        in_order: each token sees itself and those before it in the row, and `mask` does
+            not say so.
+        rotations: of queries and keys, where the transform is a rotation.
+        bias: b(m, n), where it does not depend on hidden states.
+        kernel: bias and masks for the fused kernel.
+
+    Raises:
+        TypeError, ValueError: when used, as `attention`.
+
+    Chapter: 18
+    """
+
+    scheme: PositionScheme
+    q_positions: Tensor
+    k_positions: Tensor
+    mask: Tensor | None = None
+    in_order: bool = False
+    rotations: tuple[Rotation, Rotation] | None = None
+    bias: Tensor | None = None
+    kernel: KernelMask | None = None
+
+    def layer(self, index: int) -> PreparedScheme:
+        """What layer `index` takes: of a single scheme, the same for all."""
+        return self
+
+    def transform(
+        self, q: Tensor, k: Tensor, **hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Query and key, transformed."""
+        if self.rotations is not None:
+            of_q, of_k = self.rotations
+            return of_q(q), of_k(k)
+        if self.scheme.transform is None:
+            return q, k
+        return self.scheme.transform(q, k, self.q_positions, self.k_positions, **hidden)
+
+    def made_bias(self, **hidden: Tensor) -> Tensor | None:
+        """b(m, n); None without one."""
+        if self.bias is not None or self.scheme.bias is None:
+            return self.bias
+        return self.scheme.bias(self.q_positions, self.k_positions, **hidden)
+
+    def allowed(self) -> Tensor | None:
+        """Who may attend to whom, all masks in one; None for everybody."""
+        if not self.in_order:
+            return self.mask
+        before = in_order(self.q_positions)
+        return before if self.mask is None else self.mask & before
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedLayers:
+    """`LayerSchemes`, prepared: `at.layer(i)` is what layer i takes as its scheme.
+
+    Equation: as `LayerSchemes`
+    Shapes: one `PreparedScheme` for each layer
+
+    Args:
+        schemes: one for each layer; layers with the same scheme have the same object.
+
+    Raises:
+        IndexError: `layer` is asked for a layer that is not there.
+
+    Chapter: 14
+    """
+
+    schemes: tuple[PreparedScheme, ...]
+
+    def layer(self, index: int) -> PreparedScheme:
+        """What layer `index` takes."""
+        if not 0 <= index < len(self.schemes):
+            raise IndexError(
+                f"index must be a layer in 0 … {len(self.schemes) - 1}, got {index}"
+            )
+        return self.schemes[index]
+
+
+def prepare(
+    x: Tensor,
+    scheme: PositionScheme | LayerSchemes,
+    *,
+    causal: bool,
+    q_positions: Tensor,
+    k_positions: Tensor | None = None,
+    q_order: Tensor | None = None,
+    k_order: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Any]:
+    """Add what a scheme adds to the tokens, and make its tables once for all layers.
+
+    Equation: x_m ← x_m + p(m);  R_m, b(m, n), allowed(m, n) as in `PositionScheme`
+    Shapes: x (B, T, D) → x (B, T, D) and a `PreparedScheme`
+
+    The same two lines serve every scheme, so another encoding is another scheme and
+    nothing else:
+
+        x, at = prepare(x, self.scheme, q_positions=positions, causal=True)
+        for i, block in enumerate(self.blocks):
+            x = block(x, at.layer(i))  # attention(q, k, v, scheme=at)
+
+    Without `k_positions` the tokens are their own keys, and `causal` hides those behind
+    a token in its row: also right with padding on the left and with packed documents,
+    whose masks are `mask`. With a cache, give the positions of all keys, and `causal`
+    compares positions, n ≤ m. Positions of several axes (images) have no such order: it
+    is then asked for.
+
+    Args:
+        x: token embeddings; tables are made for their dtype, float64 or float32.
+        scheme: a `PositionScheme`, or the `LayerSchemes` of a model whose layers
+            differ.
+        causal: whether a token sees only itself and earlier tokens.
+        q_positions: (T,), (1, T) or (B, T); (B, T, axes) for a scheme of several axes.
+        k_positions: the same for the keys, where they are not the tokens of x.
+        q_order: (T,) or (B, T), place of each token in its sequence, for a causal mask
+            where positions have several axes and keys are in a cache.
+        k_order: the same for the keys.
+        mask: as in `attention`: padding, segments of packed rows.
+
+    Raises:
+        TypeError, ValueError: x is not (B, T, D); positions without one entry for each
+            token; an order that is missing, or not needed; as `attention` and what the
+            scheme's functions raise.
+
+    Chapter: 18
+    """
+    _checks.boolean("causal", causal)
+    if _checks.floating_tensor("x", x, least_dims=3).dim() != 3:
+        raise ValueError(f"x must have shape (B, T, D), got {tuple(x.shape)}")
+    _check_count("q_positions", q_positions, x.shape[0], x.shape[1])
+    if k_positions is not None:
+        _check_count("k_positions", k_positions, x.shape[0], None)
+    keys = q_positions if k_positions is None else k_positions
+    order = _order(causal, q_positions, k_positions, q_order, k_order)
+    before = scheme.before if isinstance(scheme, LayerSchemes) else scheme
+    embedding = checked_scheme("scheme", before).embedding
+    if embedding is not None:
+        x = (x + embedding(q_positions)).to(x.dtype)
+    pairs = (x.shape[0], 1, x.shape[1], _length(keys))  # (B, 1, Tq, Tk)
+    if mask is not None:
+        heads = mask.shape[1] if isinstance(mask, Tensor) and mask.dim() == 4 else 1
+        checked_mask(mask, (pairs[0], heads, *pairs[2:]))
+    if order is not None:
+        mask = order if mask is None else mask & order
+    at = PreparedScheme(before, q_positions, keys, mask, causal and order is None)
+    if not isinstance(scheme, LayerSchemes):
+        return x, _prepared(at, x.dtype, pairs)
+    made = {
+        layer: _prepared(replace(at, scheme=layer), x.dtype, pairs)
+        for layer in dict.fromkeys(scheme)
+    }
+    return x, PreparedLayers(tuple(made[layer] for layer in scheme))
+
+
+def at_positions(
+    scheme: Any,
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    mask: Tensor | None,
+) -> PreparedScheme:
+    """A scheme at the positions of one call, or one that was prepared for this q and k.
+
+    In the first nothing is made yet but the mask.
+    """
+    given = {"q_positions": q_positions, "k_positions": k_positions, "mask": mask}
+    if isinstance(scheme, PreparedScheme):
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} must be None beside a prepared scheme, which has it from "
+                    "prepare(...)"
+                )
+        check_prepared(q, k, scheme)
+        return scheme
+    m, n = checked_positions(scheme, q, k, q_positions, k_positions, mask)
+    if scheme.mask is not None:
+        own = checked_mask(scheme.mask(m, n), _pairs(q, k))
+        mask = own if mask is None else mask & own
+    return PreparedScheme(scheme, m, n, mask)
+
+
+def checked_positions(
+    scheme: Any,
+    q: Tensor,
+    k: Tensor,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The positions, if a scheme that is not prepared has all that it needs."""
+    if isinstance(scheme, LayerSchemes | PreparedLayers):
+        raise TypeError(
+            "scheme must be one layer's: at.layer(i), where x, at = prepare(x, "
+            "schemes, ...)"
+        )
+    if checked_scheme("scheme", scheme).embedding is not None:
+        raise ValueError(
+            f"scheme {scheme.name!r} adds an embedding to the tokens, before q and k "
+            "are projected; attention can't. Let prepare do it: x, at = prepare(x, "
+            "scheme, q_positions=..., causal=...), then attention(q, k, v, scheme=at)"
+        )
+    if q_positions is None or k_positions is None:
+        missing = "q_positions" if q_positions is None else "k_positions"
+        raise TypeError(
+            f"{missing} must be given with a PositionScheme; only a scheme from "
+            "prepare(...) has its positions"
+        )
+    check_shapes(q, k, q_positions, k_positions)
+    if mask is not None:
+        checked_mask(mask, _pairs(q, k))
+    return q_positions, k_positions
+
+
+def check_prepared(q: Tensor, k: Tensor, at: PreparedScheme) -> None:
+    """Whether q and k fit one another and what was prepared."""
+    _checks.grouped_heads(q, k)
+    for name, x, positions in (("q", q, at.q_positions), ("k", k, at.k_positions)):
+        if x.shape[2] != _length(positions):
+            raise ValueError(
+                f"{name} must be (B, H, T, d) with T = {_length(positions)}, for which "
+                f"the scheme was prepared; got {tuple(x.shape)}"
+            )
+
+
+def in_order(positions: Tensor) -> Tensor:
+    """Each token sees itself and those before it in the row: (T, T)."""
+    length = _length(positions)
+    index = torch.arange(length, device=positions.device)
+    return index <= index[:, None]
+
+
+def kernel_mask(
+    bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype
+) -> KernelMask:
+    """Bias and masks as one tensor, and which queries have any key."""
+    mask = bias if bias is None else bias.to(dtype)
+    if allowed is None:
+        return KernelMask(mask)
+    # The kernel's result for a row without any key is undefined, and −∞ − (−∞) is NaN:
+    # such a row attends to all keys, and its output is set to zero.
+    some = allowed.any(-1, keepdim=True)
+    has_key = None if values_known(some) and bool(some.all()) else some
+    if has_key is not None:
+        allowed = allowed | ~has_key
+    if mask is None:
+        return KernelMask(allowed, has_key)
+    return KernelMask(mask.masked_fill(~allowed, -math.inf), has_key)
+
+
+def _prepared(
+    at: PreparedScheme, dtype: torch.dtype, pairs: tuple[int, ...]
+) -> PreparedScheme:
+    """Rotations, bias and masks of one scheme."""
+    scheme, positions = at.scheme, (at.q_positions, at.k_positions)
+    mask, bias, kernel = at.mask, None, None
+    if scheme.mask is not None:
+        own = checked_mask(scheme.mask(*positions), pairs)
+        mask = own if mask is None else mask & own
+    if scheme.bias is not None and "bias" not in scheme.reads_hidden_states:
+        bias = scheme.bias(*positions)
+        heads = bias.shape[1] if isinstance(bias, Tensor) and bias.dim() == 4 else 1
+        bias = _checks.score_bias("bias", bias, (pairs[0], heads, *pairs[2:]))
+    rotations = _rotations(scheme.transform, *positions, dtype)
+    at = replace(at, mask=mask, bias=bias, rotations=rotations)
+    if at.in_order and mask is None and scheme.bias is None:
+        kernel = KernelMask(in_order=True)
+    elif scheme.bias is None or bias is not None:
+        kernel = kernel_mask(bias, at.allowed(), dtype)
+    return replace(at, kernel=kernel)
+
+
+def _rotations(
+    transform: Any, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype
+) -> tuple[Rotation, Rotation] | None:
+    """The rotations of a transform that is one table for all heads; else None."""
+    rope = getattr(transform, "__self__", None)
+    if not isinstance(rope, RoPE | AxialRoPE):
+        return None
+    if isinstance(rope, AxialRoPE) and rope.frequencies.dim() == 3:
+        return None
+    table = _checks.at_least_float32(dtype)
+    rotation = rope(q_positions, table)
+    if k_positions is q_positions:
+        return rotation, rotation
+    return rotation, rope(k_positions, table)
+
+
+def _order(
+    causal: bool,
+    q_positions: Tensor,
+    k_positions: Tensor | None,
+    q_order: Tensor | None,
+    k_order: Tensor | None,
+) -> Tensor | None:
+    """The causal mask of queries and other keys; None where it is the tokens' order."""
+    given = [
+        n for n, x in (("q_order", q_order), ("k_order", k_order)) if x is not None
+    ]
+    if k_positions is None or not causal:
+        if given:
+            raise ValueError(
+                f"{given[0]} must be None without a causal mask over a cache "
+                "(causal=True and k_positions)"
+            )
+        return None
+    if q_order is None and k_order is None:
+        if q_positions.dim() == 3 or k_positions.dim() == 3:
+            raise ValueError(
+                "q_order and k_order must be given: positions of shape "
+                f"{tuple(q_positions.shape)} have several axes and don't tell which "
+                "token comes first. They are the index of each token in its sequence, "
+                "such as arange(T, offset=past) and arange(past + T)"
+            )
+        q_order, k_order = q_positions, k_positions
+    if q_order is None or k_order is None:
+        raise ValueError(f"q_order and k_order must be given together, got {given[0]}")
+    m, n = _checks.pair_positions("q_order", q_order, "k_order", k_order)
+    return n <= m
+
+
+def _check_count(name: str, positions: Any, batch: int, length: int | None) -> None:
+    """Whether positions are (T,), (1, T) or (B, T), or the last with axes."""
+    shape = tuple(_checks.position_tensor(name, positions).shape)
+    valid = len(shape) == 1 or (len(shape) in (2, 3) and shape[0] in (1, batch))
+    if not valid or length not in (None, shape[0] if len(shape) == 1 else shape[1]):
+        t = "T" if length is None else length
+        raise ValueError(
+            f"{name} must have shape ({t},), (1, {t}) or ({batch}, {t}), or with an "
+            f"axis more for a scheme of several axes; got {shape}"
+        )
+
+
+def _length(positions: Tensor) -> int:
+    return positions.shape[0] if positions.dim() == 1 else positions.shape[1]
+
+
+def _pairs(q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """The shape of the scores, (B, H, Tq, Tk)."""
+    return (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
