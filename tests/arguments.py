@@ -437,4 +437,9 @@ def with_tensors(
 
 
 # What a case fills in itself.
-OPTIONS: dict[str, Any] = {"causal": False, "size": (2, 4), "length": 4}
+OPTIONS: dict[str, Any] = {
+    "causal": False,
+    "size": (2, 4),
+    "length": 4,
+    "scheme": scheme.NOPE,
+}

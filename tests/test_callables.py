@@ -23,6 +23,7 @@ from helpers import (
     LENGTHS,
     SCHEMES,
     WIDTH,
+    after_embedding,
     compilations,
     fake_device,
     item,
@@ -269,7 +270,7 @@ def test_compile(name: str) -> None:
     ]
     names = list(inputs[0])
     given = [tuple(tensors.values()) for tensors in inputs]
-    rotates = name == "scheme.rope" or name.startswith("rotary.")
+    rotates = name.startswith(("scheme.rope", "scheme.mrope", "rotary."))
     assert compilations(positional(case, names), given, rotates=rotates) <= case.graphs
 
 
@@ -445,7 +446,7 @@ def test_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_gradients_through_attention(name: str) -> None:
-    scheme, positions = SCHEMES[name], arange(3)
+    scheme, positions = after_embedding(SCHEMES[name]), arange(3)
     qkv = tuple(
         normal(1, HEADS, 3, WIDTH, seed=seed).requires_grad_() for seed in range(3)
     )
@@ -621,5 +622,5 @@ def test_every_public_module_is_made_here() -> None:
         name
         for name, value in public().items()
         if inspect.isclass(value) and issubclass(value, nn.Module)
-    }
+    } - {"scheme.PositionScheme", "scheme.LayerSchemes"}  # they hold what is given
     assert made - set(MODULES) == set()

@@ -53,6 +53,7 @@ LINES = 90  # of 88 columns, docstring and decorators included
 LONGER = {
     "Frames": "a figure with a slider: draws its frames, writes them for three hosts",
     "LayerSettings": "one layer of a checkpoint: a method for each field of a scheme",
+    "PositionScheme": "all that an encoding is, and a module with its children",
     "TinyTransformer": "a whole model: constructor, input, forward pass and weights",
 }
 

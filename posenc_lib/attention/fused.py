@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from posenc_lib import _checks
 from posenc_lib._torch import values_known
 from posenc_lib.attention._operands import hidden_arguments
 from posenc_lib.attention.prepared import (
-    KernelMask,
     PreparedScheme,
     at_positions,
     checked_positions,
@@ -21,7 +21,7 @@ from posenc_lib.attention.prepared import (
 )
 from posenc_lib.attention.toeplitz import checked_vector
 from posenc_lib.positions import relative
-from posenc_lib.scheme import PositionScheme
+from posenc_lib.scheme import PositionScheme, checked_scheme
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -71,58 +71,57 @@ def fused_attention(
     Chapter: 18
     """
     hidden = hidden_arguments(q_x, k_x)
-    _checks.values_of(k, v)
-    if isinstance(scheme, PreparedScheme):
-        at = at_positions(scheme, q, k, q_positions, k_positions, mask)
-        _check_computed(at.scheme)
-        if chunk is not None:
-            raise ValueError(
-                f"chunk must be None beside a prepared scheme, got {chunk}: its bias "
-                "and mask exist already. Give the scheme itself, and positions"
-            )
-        q, k = at.transform(q, k, **hidden)
-        made = at.kernel or kernel_mask(at.made_bias(**hidden), at.allowed(), q.dtype)
-        return _kernel(q, k, v, made, at.scheme.scale)
-    m, n = checked_positions(scheme, q, k, q_positions, k_positions, mask)
+    _checks.values_of(_checks.heads_tensor("k", k), v)
+    if chunk is not None:
+        whole = _chunk_by_chunk(scheme, chunk)
+        m, n = checked_positions(whole, q, k, q_positions, k_positions, mask)
+        return _in_chunks(q, k, v, whole, m, n, mask, hidden, chunk)
+    at = at_positions(scheme, q, k, q_positions, k_positions, mask)
+    _check_computed(at.scheme)
+    q, k = at.transform(q, k, **hidden)
+    return _kernel(q, k, v, at, hidden)
+
+
+def _in_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scheme: PositionScheme,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    mask: Tensor | None,
+    hidden: dict[str, Tensor],
+    chunk: int,
+) -> Tensor:
+    """`fused_attention` of some queries after others, each with all keys."""
     _check_computed(scheme)
     if scheme.transform is not None:
-        q, k = scheme.transform(q, k, m, n, **hidden)
+        q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
 
-    def rows(start: int, stop: int) -> Tensor:
-        part = slice(start, stop)
-        own_mask = mask
-        if mask is not None and mask.shape[-2] != 1:
-            own_mask = mask[..., part, :]
-        positions = m[part] if m.dim() == 1 else m[:, part]
-        states = hidden if q_x is None else hidden | {"q_x": q_x[:, part]}
-        q_part = q[:, :, part]
-        at = at_positions(scheme, q_part, k, positions, n, own_mask)
-        bias = at.made_bias(**states)
-        if bias is not None:
-            _checks.score_bias("bias", bias, (*q_part.shape[:3], k.shape[2]))
-        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-        made = kernel_mask(bias, at.allowed(), dtype)
-        return _kernel(q_part, k, v, made, scheme.scale)
+    def rows(part: slice) -> Tensor:
+        m = q_positions[part] if q_positions.dim() == 1 else q_positions[:, part]
+        own = mask if mask is None or mask.shape[-2] == 1 else mask[..., part, :]
+        states = {**hidden, "q_x": hidden["q_x"][:, part]} if hidden else {}
+        at = at_positions(scheme, q[:, :, part], k, m, k_positions, own)
+        return _kernel(q[:, :, part], k, v, at, states)
 
-    queries = q.shape[2]
-    if chunk is None:
-        return rows(0, queries)
-    _checks.whole_number("chunk", chunk, least=1)
-    parts = [
-        checkpoint(rows, start, min(start + chunk, queries), use_reentrant=False)
-        for start in range(0, queries, chunk)
-    ]
-    return torch.cat(parts, 2)
+    starts = range(0, q.shape[2], chunk)
+    parts = [slice(start, start + chunk) for start in starts]
+    return torch.cat([checkpoint(rows, p, use_reentrant=False) for p in parts], 2)
 
 
 def _kernel(
-    q: Tensor, k: Tensor, v: Tensor, made: KernelMask, scale: float | None
+    q: Tensor, k: Tensor, v: Tensor, at: PreparedScheme, hidden: dict[str, Tensor]
 ) -> Tensor:
     """PyTorch's kernel on queries and keys that are transformed already."""
-    result = v.dtype
+    result, scheme = v.dtype, at.scheme
     if not q.dtype == k.dtype == v.dtype:
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    made = at.kernel
+    if made is None:
+        bias = at.made_bias((*q.shape[:3], k.shape[2]), **hidden)
+        made = kernel_mask(bias, at.allowed(), q.dtype)
     mask = made.mask
     if mask is not None and mask.dtype not in (torch.bool, q.dtype):
         mask = mask.to(q.dtype)
@@ -132,7 +131,7 @@ def _kernel(
         v,
         attn_mask=mask,
         is_causal=made.in_order,
-        scale=scale,
+        scale=scheme.scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
     if made.has_key is not None:
@@ -206,3 +205,14 @@ def _check_computed(scheme: PositionScheme) -> None:
             f"scheme must leave {' and '.join(computed)} empty, which a fused kernel "
             f"computes itself; got {scheme.name!r}: use attention(...)"
         )
+
+
+def _chunk_by_chunk(scheme: Any, chunk: Any) -> PositionScheme:
+    """The scheme, if its bias and masks can be made for `chunk` queries at a time."""
+    _checks.whole_number("chunk", chunk, least=1)
+    if isinstance(scheme, PreparedScheme):
+        raise ValueError(
+            f"chunk must be None beside a prepared scheme, got {chunk}: its bias and "
+            "mask exist already. Give the scheme itself, and positions"
+        )
+    return checked_scheme("scheme", scheme)

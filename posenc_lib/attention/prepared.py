@@ -80,11 +80,12 @@ class PreparedScheme:
             return q, k
         return self.scheme.transform(q, k, self.q_positions, self.k_positions, **hidden)
 
-    def made_bias(self, **hidden: Tensor) -> Tensor | None:
-        """b(m, n); None without one."""
-        if self.bias is not None or self.scheme.bias is None:
-            return self.bias
-        return self.scheme.bias(self.q_positions, self.k_positions, **hidden)
+    def made_bias(self, pairs: tuple[int, ...], **hidden: Tensor) -> Tensor | None:
+        """b(m, n), which broadcasts to `pairs` (B, H, Tq, Tk); None without one."""
+        bias = self.bias
+        if bias is None and self.scheme.bias is not None:
+            bias = self.scheme.bias(self.q_positions, self.k_positions, **hidden)
+        return bias if bias is None else _checks.score_bias("bias", bias, pairs)
 
     def allowed(self) -> Tensor | None:
         """Who may attend to whom, all masks in one; None for everybody."""

@@ -66,9 +66,9 @@ def attention_weights(
     else:
         scores = scheme.scores(q, k, at.q_positions, at.k_positions, **hidden)
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)
-    bias = at.made_bias(**hidden)
+    bias = at.made_bias(scores.shape, **hidden)
     if bias is not None:
-        scores = scores + _checks.score_bias("bias", bias, scores.shape)
+        scores = scores + bias
     allowed = at.allowed()
     if allowed is None:
         return scores.softmax(-1)
