@@ -1375,8 +1375,6 @@ def _content() -> tuple[Entry, ...]:
     slopes = partial(bias.alibi, slopes=bias.alibi_slopes(4))
     shaw = content.Shaw(8, 3, generator=_draw())
     deberta = content.DeBERTa(4, 8, 8, 4, generator=_draw())
-    keys, queries = deberta.tables()
-    tables = {"position_keys": keys, "position_queries": queries}
     rows = "(2 K + 1) n D products, and n² H look-ups"
     return (
         Entry(
@@ -1452,7 +1450,7 @@ def _content() -> tuple[Entry, ...]:
         Entry(
             name="DeBERTa, as released",
             where=_example(
-                scores=partial(content.deberta_released_scores, **tables),
+                scores=partial(deberta.scores, form=content.deberta_released_scores),
                 scale=24**-0.5,
             ),
             source=content.deberta_released_scores,
@@ -1465,7 +1463,10 @@ def _content() -> tuple[Entry, ...]:
         Entry(
             name="DeBERTa-v2",
             where=_example(
-                scores=partial(content.deberta_v2_scores, **tables, max_distance=6),
+                scores=partial(
+                    deberta.scores,
+                    form=partial(content.deberta_v2_scores, max_distance=6),
+                ),
                 scale=24**-0.5,
             ),
             source=content.deberta_v2_scores,

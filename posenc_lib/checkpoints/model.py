@@ -401,20 +401,4 @@ def _deberta(
         else partial(deberta_v2_scores, max_distance=options["max_distance"])
     )
 
-    return partial(disentangled, tables=tables, released=released)
-
-
-def disentangled(
-    q: Tensor,
-    k: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    tables: DeBERTa,
-    released: Callable[..., Tensor],
-) -> Tensor:
-    """DeBERTa's scores as released, with the tables of a module."""
-    keys, queries = tables.tables()
-    return released(
-        q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
-    )
+    return partial(tables.scores, form=released)

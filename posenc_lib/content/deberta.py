@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -302,9 +304,16 @@ class DeBERTa(nn.Module):
         return keys, queries
 
     def scores(
-        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        *,
+        form: Callable[..., Tensor] = deberta_scores,
     ) -> Tensor:
+        """The scores with these tables; `form` is `deberta_released_scores`, say."""
         keys, queries = self.tables()
-        return deberta_scores(
+        return form(
             q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
         )
