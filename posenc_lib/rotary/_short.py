@@ -10,8 +10,6 @@ again, so that long tensors are slower with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -67,7 +65,8 @@ def rotate_short(x: Tensor, factors: Factors) -> Tensor:
     if len(factors) == 2:
         cosines, sines = factors
         swapped = y.roll(y.shape[-1] // 2, -1)  # (b, a)
-        y = (y * cosines).addcmul_(swapped, sines)
+        product = y * cosines if y is x else y.mul_(cosines)
+        y = product.addcmul_(swapped, sines)
     else:
         if not complex_in_place(y):
             y = y.clone(memory_format=torch.contiguous_format)
@@ -78,29 +77,29 @@ def rotate_short(x: Tensor, factors: Factors) -> Tensor:
     return y if x.dtype == torch.float32 else y.type_as(x)
 
 
-def joinable(q: Tensor, k: Tensor, factors: Factors) -> bool:
-    """Whether q and k differ in their heads alone, and are few numbers together.
+def are_short(q: Tensor, k: Tensor, width: int, factors: Factors) -> bool:
+    """Whether `rotate_joined` is the form for q and k, which differ in their heads.
 
     With a gradient they stay apart: PyTorch lets no one write into a part of a whole
     then, and the results would be parts.
     """
     return (
-        bool(factors)
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and type(q) is type(k) is Tensor
-        and q.dtype == k.dtype
+        is_short(q, width, factors)
+        and type(k) is Tensor
+        and k.dtype == q.dtype
         and q.numel() + k.numel() <= SHORT
         and q.dim() == k.dim() == 4
-        and q.shape[::2] == k.shape[::2]  # batch and tokens
-        and q.shape[3] == k.shape[3]
+        and (k.shape == q.shape or _but_for_heads(k) == _but_for_heads(q))
+        and not torch.is_grad_enabled()
     )
 
 
-def rotate_joined(
-    q: Tensor, k: Tensor, rotate: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _but_for_heads(x: Tensor) -> tuple[int, ...]:
+    return (x.shape[0], *x.shape[2:])
+
+
+def rotate_joined(q: Tensor, k: Tensor, factors: Factors) -> tuple[Tensor, Tensor]:
     """q (B, H, T, d) and k (B, Hk, T, d), rotated as one tensor of H + Hk heads."""
-    rotated = rotate(torch.cat((q, k), 1))
+    rotated = rotate_short(torch.cat((q, k), 1), factors)
     rotated_q, rotated_k = rotated.split_with_sizes((q.shape[1], k.shape[1]), 1)
     return rotated_q, rotated_k

@@ -13,9 +13,9 @@ from posenc_lib.frequencies import cos_sin
 from posenc_lib.rotary._apply import apply_rotary
 from posenc_lib.rotary._short import (
     Factors,
+    are_short,
     factors_of,
     is_short,
-    joinable,
     rotate_joined,
     rotate_short,
 )
@@ -79,8 +79,8 @@ class Rotation:
     def both(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """The numbers of two calls; for few tokens, without a gradient, in one pass."""
         check_tokens(q, self.cos, "q")
-        if joinable(q, k, self._factors):
-            return rotate_joined(q, k, self._rotated)
+        if are_short(q, k, 2 * self.cos.shape[-1], self._factors):
+            return rotate_joined(q, k, self._factors)
         check_tokens(k, self.cos, "k")
         return self._rotated(q), self._rotated(k)
 
