@@ -66,10 +66,13 @@ def _transformers(
     yield "transformers, GPT-J", "interleaved", lambda q, k: (gptj(q), gptj(k))
 
 
-def llama_layer(
-    q: Tensor,
+def llama_layers(
+    q: Tensor, *, count: int = 1
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-    """Llama's rotation of q, k and positions (B, T), with its table; None if absent."""
+    """Llama's table of positions (B, T), and q and k rotated in as many layers.
+
+    None if it is absent.
+    """
     if importlib.util.find_spec("transformers") is None:
         return None
     from transformers import LlamaConfig
@@ -80,9 +83,14 @@ def llama_layer(
         hidden_size=heads * dim, num_attention_heads=heads, rope_parameters=ROPE
     )
     module = modeling_llama.LlamaRotaryEmbedding(config).to(q.device)
-    return lambda q, k, positions: modeling_llama.apply_rotary_pos_emb(
-        q, k, *module(q, positions)
-    )
+
+    def rotated(q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = module(q, positions)
+        for _ in range(count):
+            pair = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
+        return pair
+
+    return rotated
 
 
 def _x_transformers(

@@ -17,6 +17,9 @@ from posenc_lib.rotary.pairs import Layout
 
 SHAPES = {"long": (1, 32, 4096, 128), "short": (4, 16, 1024, 64)}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LAYERS = 32
+TOGETHER = ", q and k together"
+STEP = f", {LAYERS} layers with one table"
 Row = dict[str, Any]
 
 
@@ -157,42 +160,37 @@ def _error(q: Tensor, layout: Layout, rotate: peers.Rotate) -> dict[str, float]:
     }
 
 
-def decode(device: torch.device, seconds: float, *, times: int = 100) -> Iterator[Row]:
-    """One token at position 4095: table and rotation of q and k, and rotation alone.
-
-    q and k lie in one tensor, as a fused projection leaves them, so that ours can also
-    rotate both by one call.
-    """
+def decode(device: torch.device, seconds: float, *, times: int = 96) -> Iterator[Row]:
+    """One token at position 4095: q and k in one layer, and in all with their table."""
     position = torch.tensor([4095], device=device)
     for name_of_dtype, dtype in DTYPES.items():
-        qk = normal(1, 64, 1, 128, dtype=dtype, device=device, seed=0)
-        q, k = qk.chunk(2, 1)
-        layer = peers.llama_layer(q)
-        cases = (
-            {}
-            if layer is None
-            else {
-                f"{peers.LLAMA}, table and rotation": partial(
-                    layer, q, k, position[None]
-                )
-            }
+        q, k = (
+            normal(1, 32, 1, 128, dtype=dtype, device=device, seed=seed)
+            for seed in (0, 1)
         )
-        for name, _, rotate in peers.rotations(tuple(q.shape), dtype, device):
-            cases[name] = partial(rotate, q, k)
+        cases: dict[str, measure.Case] = {
+            name: partial(rotate, q, k)
+            for name, _, rotate in peers.rotations(tuple(q.shape), dtype, device)
+        }
+        llama = peers.llama_layers(q, count=LAYERS)
+        if llama is not None:
+            cases[f"{peers.LLAMA}{STEP}"] = partial(llama, q, k, position[None])
         for layout in LAYOUTS:
             rope = RoPE(inverse_frequencies(128).to(device), layout)
-            cases[f"ours {layout}, table and rotation"] = partial(
-                _table_and_rotation, rope, position, q, k
-            )
             cases[f"ours {layout}"] = partial(_both, rope(position), q, k)
-            cases[f"ours {layout}, q and k as one"] = partial(
-                _as_one, rope(position), qk
-            )
-        repeated = {name: partial(_repeat, case, times) for name, case in cases.items()}
+            cases[f"ours {layout}{TOGETHER}"] = partial(rope(position).both, q, k)
+            cases[f"ours {layout}{STEP}"] = partial(_step, rope, position, q, k)
+        counts = {
+            name: times // LAYERS if name.endswith(STEP) else times for name in cases
+        }
+        repeated = {
+            name: partial(_repeat, case, counts[name]) for name, case in cases.items()
+        }
         with torch.no_grad():
             rows = measure.interleaved(repeated, seconds=seconds, device=device)
         for name, row in rows.items():
-            row["milliseconds"] = round(row["milliseconds"] / times, 5)
+            # those of one call, though a round of either kind has as many layers
+            row["milliseconds"] = round(row["milliseconds"] / counts[name], 5)
             yield {
                 "what": "one token",
                 "shape": "1, 32, 1, 128",
@@ -202,15 +200,10 @@ def decode(device: torch.device, seconds: float, *, times: int = 100) -> Iterato
             }
 
 
-def _table_and_rotation(
-    rope: RoPE, positions: Tensor, q: Tensor, k: Tensor
-) -> tuple[Tensor, Tensor]:
-    return _both(rope(positions), q, k)
-
-
-def _as_one(rotation: Any, qk: Tensor) -> tuple[Tensor, Tensor]:
-    q, k = rotation(qk).chunk(2, 1)
-    return q, k
+def _step(rope: RoPE, positions: Tensor, q: Tensor, k: Tensor) -> None:
+    rotation = rope(positions)
+    for _ in range(LAYERS):
+        rotation.both(q, k)
 
 
 def _repeat(case: measure.Case, times: int) -> None:
@@ -250,7 +243,7 @@ def accuracy(device: torch.device, seconds: float) -> Iterator[Row]:
     k = normal(256, 1, 1, 128, device=device, seed=1).expand(256, 1, 22, 128)
     rope = RoPE(inverse_frequencies(128).to(device), "half")
     rotations = {"ours": lambda x, p: rope(p)(x)}
-    layer = peers.llama_layer(q)
+    layer = peers.llama_layers(q)
     if layer is not None:
         rotations[peers.LLAMA] = lambda x, p: layer(x, x, p[None])[0]
     # (1, 0) becomes (cos, sin)

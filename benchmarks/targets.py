@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from math import log2
 from typing import Any
 
 from benchmarks.peers import LLAMA
+from benchmarks.rope import STEP
 
 Row = dict[str, Any]
 PASSES = ("forward", "forward and backward")
 LAYOUTS = ("interleaved", "half")
-TABLE = ", table and rotation"
 
 
 def reached(rows: list[Row]) -> list[dict[str, Any]]:
@@ -151,29 +150,13 @@ def _sixteen_bits(rows: list[Row]) -> Targets:
             yield f"bfloat16 {layout}, compiled over clone", ratio, 1.5
 
 
-def _one_token(rows: list[Row], *, layers: int = 32) -> Targets:
+def _one_token(rows: list[Row]) -> Targets:
     for dtype in ("float32", "bfloat16"):
         where = {"what": "one token", "dtype": dtype}
-        peer = [_first(rows, case=case, **where) for case in (f"{LLAMA}{TABLE}", LLAMA)]
-        for layout, part in product(LAYOUTS, ("", ", q and k as one")):
-            measured = [
-                _first(rows, case=f"ours {layout}{case}", **where)
-                for case in (TABLE, "", part)
-            ]
-            if None in (*measured, *peer):
-                continue
-            with_table, alone, ours = (row["ratio"] for row in measured)
-            all_theirs, theirs = (row["ratio"] for row in peer)
-            name = f"one token, {layout}{part}, {dtype}"
-            yield (
-                f"{name}: rotation over Llama's table and rotation",
-                ours / all_theirs,
-                0.4,
-            )
-            step = (with_table - alone + layers * ours) / (
-                all_theirs + (layers - 1) * theirs
-            )
-            yield f"{name}: {layers} layers with one table, over Llama's", step, 0.4
+        for layout in LAYOUTS:
+            ratio = _ratio(rows, f"ours {layout}{STEP}", f"{LLAMA}{STEP}", **where)
+            if ratio is not None:
+                yield f"one token, {layout}, {dtype}{STEP}, over Llama's", ratio, 0.8
 
 
 def _exactness(rows: list[Row]) -> Targets:

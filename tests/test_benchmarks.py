@@ -83,6 +83,35 @@ def test_a_target_is_met_on_its_side_of_the_limit() -> None:
     ]["met"]
 
 
+def test_a_step_of_all_layers_is_compared_with_llamas() -> None:
+    rows = list(rope.decode(CPU, 0, times=rope.LAYERS))
+    assert all(row["milliseconds"] > 0 for row in rows)
+    step, whole = "ours half, 32 layers with one table", {"ratio": 2.0}
+    for dtype in ("float32", "bfloat16"):
+        here = [row for row in rows if row["dtype"] == dtype]
+        together, layers = (
+            next(row["milliseconds"] for row in here if row["case"] == case)
+            for case in ("ours half, q and k together", step)
+        )
+        assert 8 < layers / together < 128  # of one call each
+        llama = {"case": f"{peers.LLAMA}, 32 layers with one table", **whole}
+        found = reached(
+            [
+                {"what": "one token", "dtype": dtype, **row}
+                for row in ({"case": step, "ratio": 1.5}, llama)
+            ]
+        )
+        assert found == [
+            {
+                "target": f"one token, half, {dtype}, 32 layers with one table, "
+                "over Llama's",
+                "reached": 0.75,
+                "limit": 0.8,
+                "met": True,
+            }
+        ]
+
+
 def test_a_group_that_fails_keeps_its_rows_and_says_why(tmp_path: Path) -> None:
     stand_in = tmp_path / "python"
     row = '{"what": "accuracy", "case": "ours", "table": 1, "score": 1}'

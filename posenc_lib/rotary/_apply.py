@@ -167,7 +167,7 @@ def _write_rotated(
     if x.shape[-1] > width:
         out[..., width:].copy_(x[..., width:])
         out, x = out[..., :width], x[..., :width]
-    if tables.phasors is not None and x.dtype == compute and _complex_in_place(x, out):
+    if tables.phasors is not None and x.dtype == compute and complex_in_place(x, out):
         _write_products(out, x, tables.phasors)
     elif _exceeds_block(x):
         _write_blocks(out, x, tables, layout, in_place=in_place)
@@ -238,7 +238,7 @@ def _entries(t: Tensor, start: int, count: int, axes: int) -> Tensor:
     return part.squeeze(0) if count == 1 else part
 
 
-def _complex_in_place(*tensors: Tensor) -> bool:
+def complex_in_place(*tensors: Tensor) -> bool:
     """Whether pairs lie in memory as complex numbers do, so that `view` can read them.
 
     The members are neighbours, and the first one has an even address in units of one

@@ -91,22 +91,27 @@ class AxialRoPE:
         for name, x in (("q", q), ("k", k)):
             _checks.floating_tensor(name, x, least_dims=2)
         dtype = _checks.at_least_float32(q.dtype, k.dtype)  # float64 tables for float64
-        rotated_q = self._rotated("q", q, q_positions, dtype)
-        return rotated_q, self._rotated("k", k, k_positions, dtype)
-
-    def _rotated(
-        self, name: str, x: Tensor, positions: Tensor, dtype: torch.dtype
-    ) -> Tensor:
-        # ([B,] [H,] T, r/2)
-        cos, sin = self._tables(f"{name}_positions", positions, dtype)
+        q_tables = self._tables("q_positions", q_positions, dtype)
+        k_tables = q_tables
+        if k_positions is not q_positions:
+            k_tables = self._tables("k_positions", k_positions, dtype)
         if self.frequencies.dim() == 3:
-            return apply_rotary_per_head(name, x, cos, sin, self.layout)
-        check_tokens(x, cos, name, f"{name}_positions")
-        return Rotation(cos, sin, self.layout, self.attention_factor)(x)
+            return (
+                apply_rotary_per_head("q", q, *q_tables, self.layout),
+                apply_rotary_per_head("k", k, *k_tables, self.layout),
+            )
+        check_tokens(q, q_tables[0], "q", "q_positions")
+        check_tokens(k, k_tables[0], "k", "k_positions")
+        rotation = Rotation(*q_tables, self.layout, self.attention_factor)
+        if k_tables is q_tables:
+            return rotation.both(q, k)
+        k_rotation = Rotation(*k_tables, self.layout, self.attention_factor)
+        return rotation(q), k_rotation(k)
 
     def _tables(
         self, name: str, positions: Tensor, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
+        """cos and sin times the factor: ([B,] [H,] T, r/2)."""
         _checks.floating_dtype("dtype", dtype)
         cos, sin = _axial_cos_sin(name, positions, self.frequencies, dtype)
         return cos * self.attention_factor, sin * self.attention_factor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,14 @@ from torch import Tensor
 from posenc_lib import _checks
 from posenc_lib.frequencies import cos_sin
 from posenc_lib.rotary._apply import apply_rotary
+from posenc_lib.rotary._short import (
+    Factors,
+    are_short,
+    factors_of,
+    is_short,
+    rotate_joined,
+    rotate_short,
+)
 from posenc_lib.rotary.pairs import LAYOUTS, Layout
 
 
@@ -23,18 +31,17 @@ class Rotation:
     Shapes: x (..., T, d) → (..., T, d); with batched positions x is (B, H, T, d)
 
     `rope(positions)` makes it. The first r channels are rotated, r = 2 × the number of
-    frequencies; the others pass through bit by bit. `rotation(x, out=y)` writes into y,
-    which may overlap x, and `rotation(x, out=x)` in place; neither has a gradient.
-    `rotation.inverse()` undoes it; `a @ b` or `a.after(b)` is "first b, then a":
-    R(m) @ R(n) = R(m + n).
+    frequencies; the others pass through bit by bit. `rotation.both(q, k)` rotates query
+    and key of the same tokens. `rotation(x, out=y)` writes into y, which may overlap x,
+    and `rotation(x, out=x)` in place; neither has a gradient. `rotation.inverse()`
+    undoes it; `a @ b` or `a.after(b)` is "first b, then a": R(m) @ R(n) = R(m + n).
 
     Args:
         cos: (T, r/2), or (B, T, r/2) for positions of a batch, already multiplied by
-            `scale`.
+            `scale`. It may not be written into afterwards: short tables are copied.
         sin: the same shape.
         layout: "interleaved" or "half": which channels form pair i.
-        scale: the factor in cos and sin (a schedule's attention factor), 1 for a pure
-            rotation.
+        scale: the factor in cos and sin (a schedule's attention factor), else 1.
 
     Raises:
         TypeError, ValueError: tables of different shape, an unknown layout, a scale
@@ -50,6 +57,7 @@ class Rotation:
     sin: Tensor
     layout: Layout = "interleaved"
     scale: float = 1.0
+    _factors: Factors = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _checks.one_of("layout", self.layout, LAYOUTS)
@@ -61,12 +69,25 @@ class Rotation:
                 "cos and sin must have one shape, (T, r/2) or (B, T, r/2); "
                 f"got {tuple(self.cos.shape)} and {tuple(self.sin.shape)}"
             )
+        factors = factors_of(*_for_heads(self.cos, self.sin), self.layout)
+        object.__setattr__(self, "_factors", factors)  # the class is frozen
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         check_tokens(x, self.cos)
-        cos, sin = self.cos, self.sin  # (T, r/2) or (B, T, r/2)
-        if cos.dim() == 3:  # one table for all heads
-            cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, r/2)
+        return self._rotated(x, out)
+
+    def both(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of two calls; for few tokens, without a gradient, in one pass."""
+        check_tokens(q, self.cos, "q")
+        if are_short(q, k, 2 * self.cos.shape[-1], self._factors):
+            return rotate_joined(q, k, self._factors)
+        check_tokens(k, self.cos, "k")
+        return self._rotated(q), self._rotated(k)
+
+    def _rotated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is None and is_short(x, 2 * self.cos.shape[-1], self._factors):
+            return rotate_short(x, self._factors)
+        cos, sin = _for_heads(self.cos, self.sin)
         return apply_rotary(x, cos, sin, self.layout, out=out)
 
     def inverse(self) -> Rotation:
@@ -149,13 +170,20 @@ class RoPE:
         """Query and key, each rotated by its own positions."""
         for name, x in (("q", q), ("k", k)):
             _checks.floating_tensor(name, x, least_dims=2)
+        same = q_positions is k_positions
         q_positions = _checks.attention_positions("q_positions", q_positions)
         k_positions = _checks.attention_positions("k_positions", k_positions)
         dtype = _checks.at_least_float32(q.dtype, k.dtype)  # float64 tables for float64
-        q_rotation, k_rotation = self(q_positions, dtype), self(k_positions, dtype)
+        q_rotation = self(q_positions, dtype)
+        k_rotation = q_rotation if same else self(k_positions, dtype)
         check_tokens(q, q_rotation.cos, "q", "q_positions")
         check_tokens(k, k_rotation.cos, "k", "k_positions")
-        return q_rotation(q), k_rotation(k)
+        return q_rotation.both(q, k) if same else (q_rotation(q), k_rotation(k))
+
+
+def _for_heads(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """(T, r/2) as they are, (B, T, r/2) as (B, 1, T, r/2): one table for all heads."""
+    return (cos, sin) if cos.dim() == 2 else (cos[:, None], sin[:, None])
 
 
 def checked_rope(name: str, value: Any) -> RoPE:
@@ -170,20 +198,20 @@ def check_tokens(
 ) -> None:
     """Whether x has a token for each position of the table, and channels to rotate."""
     _checks.floating_tensor(name, x, least_dims=2)
-    length, width = cos.shape[-2], 2 * cos.shape[-1]
-    if x.shape[-1] < width:
+    shape, length, width = x.shape, cos.shape[-2], 2 * cos.shape[-1]
+    if shape[-1] < width:
         raise ValueError(
             f"{name} must have at least {width} channels, which are rotated; "
-            f"got {x.shape[-1]}"
+            f"got {shape[-1]}"
         )
-    if x.shape[-2] != length:
+    if shape[-2] != length:
         raise ValueError(
             f"{name} must have one token for each of the {length} {positions} "
-            f"on its axis −2, as in (B, H, T, d); got shape {tuple(x.shape)}"
+            f"on its axis −2, as in (B, H, T, d); got shape {tuple(shape)}"
         )
-    if cos.dim() == 3 and (x.dim() != 4 or x.shape[0] != cos.shape[0]):
+    if cos.dim() == 3 and (x.dim() != 4 or shape[0] != cos.shape[0]):
         raise ValueError(
             f"{name} must be (B, H, T, d) with B = {cos.shape[0]}, "
-            f"since {positions} were (B, T); got shape {tuple(x.shape)}. "
+            f"since {positions} were (B, T); got shape {tuple(shape)}. "
             "Positions of shape (T,) are shared by any batch"
         )

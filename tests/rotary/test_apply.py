@@ -168,11 +168,11 @@ def test_memory_that_numpy_gives(layout: str, dtype: type, shift: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_complex_numbers_begin_where_their_kernel_can_read_them(dtype: type) -> None:
     numbers = np.ones(16, dtype)
-    assert _apply._complex_in_place(torch.from_numpy(numbers[2:]))
+    assert _apply.complex_in_place(torch.from_numpy(numbers[2:]))
     between = torch.from_numpy(numbers[1:3]).view(
         1, 2
     )  # in float64 a complex kernel ends the process here
-    assert not _apply._complex_in_place(between)
+    assert not _apply.complex_in_place(between)
     cos, sin = (torch.from_numpy(np.full((1, 1), number, dtype)) for number in (0, 1))
     assert Rotation(cos, sin)(between, out=between).tolist() == [[-1, 1]]
 
@@ -205,7 +205,7 @@ def test_a_long_head_is_rotated_in_parts(layout: str) -> None:
         tables(300, 4, dtype=torch.float32),
     )
     with patch.object(_apply, "BLOCK", 200), Allocated() as seen:
-        y = Rotation(cos, sin, layout)(x)
+        y = apply_rotary(x, cos, sin, layout)
     assert_rotated(y, x, cos, sin, layout)
     table = [300 * 4 * 8] if layout == "interleaved" else []
     assert sorted(seen.bytes)[-2 - len(table) :] == [4 * 200, x.nbytes, *table]
@@ -275,15 +275,15 @@ class Allocated(TorchDispatchMode):
 
 
 def test_nothing_but_the_result_and_a_table_is_allocated() -> None:
-    x, rotation = (
+    x, (cos, sin) = (
         normal(4, 2, 8, 6, dtype=torch.float32),
-        Rotation(*tables(8, 3, dtype=torch.float32)),
+        tables(8, 3, dtype=torch.float32),
     )
     with Allocated() as made:
-        rotation(x)
+        apply_rotary(x, cos, sin, "interleaved")
     assert sorted(made.bytes) == [8 * 6 * 4, x.nbytes]
     with Allocated() as made:
-        rotation(x, out=x)
+        apply_rotary(x, cos, sin, "interleaved", out=x)
     assert made.bytes == [8 * 6 * 4]
 
 
@@ -292,12 +292,12 @@ def test_nothing_but_the_result_and_a_table_is_allocated() -> None:
 def test_sixteen_bits_are_converted_in_blocks(
     layout: str, shape: tuple[int, ...]
 ) -> None:
-    x, rotation = (
+    x, (cos, sin) = (
         normal(*shape, dtype=torch.bfloat16),
-        Rotation(*tables(shape[2], 4, dtype=torch.float32), layout),
+        tables(shape[2], 4, dtype=torch.float32),
     )
     with patch.object(_apply, "BLOCK", 512), Allocated() as made:
-        rotation(x)
+        apply_rotary(x, cos, sin, layout)
     assert sorted(made.bytes)[-2:] == [
         512 * 4,
         x.nbytes,
