@@ -396,7 +396,7 @@ def zoo() -> str:
         "A header sorts the table by its column; the filter keeps the rows that "
         "contain every word typed, with or "
         "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, "
-        "or `open`. In a shell, `python -m posenc_lib zoo alibi` prints a row and all "
+        "or `open`. In a shell, `posenc zoo alibi` prints a row and all "
         "that belongs to it.\n",
         '<div class="posenc-table">\n',
         "| Encoding | Where | Equation | Cost | Source | Evidence | Chapter "
