@@ -375,6 +375,7 @@ def test_ipywidgets_is_optional_when_the_library_is_imported():
         ("posenc_lib/bias/alibi.py", "changed modules", "tests/bias/test_alibi.py"),
         ("posenc_lib/bias/alibi.py", "rows", "alibi_slopes or alibi"),
         ("posenc_lib/bias/_pairs.py", "changed modules", "tests/bias/test_alibi.py"),
+        ("posenc_lib/__main__.py", "changed modules", "tests/test_main.py"),
         ("tests/bias/test_alibi.py", "changed modules", "tests/bias/test_alibi.py"),
         ("posenc_lib/_checks.py", "every unit test", "pytest"),
         ("posenc_lib/gone.py", "every unit test", "pytest"),
