@@ -1,7 +1,7 @@
 # Two commands: `make book` renders the book, `make test` checks everything. Both set up
 # what they need in .venv. `make quick` checks what changed since the last commit.
 PYTHON ?= python3
-PIP_FLAGS ?=
+export PIP_FLAGS ?=
 PORT ?= 8000
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -14,7 +14,7 @@ SINCE ?= HEAD
 # Names the step before it runs, and again with its seconds, or if it fails.
 step = @echo "== $(1)" && start=$$(date +%s) && { $(2); } && echo "== $(1): $$(($$(date +%s) - start)) s" || { echo "FAILED: $(1)" >&2; exit 1; }
 
-.PHONY: help book serve quick test unit nbval faults colab build browser lint refresh check address parity bench clean
+.PHONY: help book serve quick test unit nbval faults colab release build browser lint refresh check address parity bench clean
 
 help:  ## print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -44,7 +44,7 @@ serve: book  ## render the book and show it on localhost
 quick: .venv/all  ## lint, tests and notebooks of what changed: make quick SINCE=HEAD
 	@$(BIN)/python book/tools/quick.py --since $(SINCE)
 
-test: lint unit nbval faults colab build browser  ## run everything that must pass
+test: lint unit nbval faults colab release build browser  ## run everything that must pass
 	@echo "== all steps passed"
 
 lint: .venv/all  ## format, types, workflows, metadata
@@ -66,6 +66,9 @@ faults: .venv/all  ## seed faults, reverse verdicts, follow CONTRIBUTING
 
 colab: .venv/all  ## one notebook alone in an environment like Colab's
 	$(call step,an environment like Colab's,$(PYTEST) -q tests/test_colab.py -m slow)
+
+release: .venv/all  ## wheel and sdist, and the wheel alone in an empty environment
+	$(call step,wheel and sdist,$(PYTEST) -q tests/test_release.py -m slow)
 
 build: .venv/book  ## render the book with every warning an error
 	$(call step,strict build,rm -rf _build/html && $(BIN)/jupyter-book build . --all -W -n --keep-going --quiet)

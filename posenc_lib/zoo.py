@@ -243,8 +243,12 @@ def find(name: str) -> tuple[Entry, ...]:
     return tuple(sorted(matches, key=lambda e: not _holds(_plain(e.name), words)))
 
 
-def describe(entry: Entry) -> str:
-    """An encoding in words: where it acts, equation, source, tests, papers and chapter.
+def as_dict(entry: Entry) -> dict[str, Any]:
+    """An encoding for programs: where it acts, equation, source, tests and papers.
+
+    Shapes: → {"name": …, "aliases": [name, …], …, "chapter": …}, JSON values alone
+
+    Every encoding has all keys; a text is empty where there is nothing to say.
 
     Args:
         entry: a row of `encodings()`.
@@ -255,23 +259,40 @@ def describe(entry: Entry) -> str:
     where = entry.where
     if isinstance(where, PositionScheme):
         where = ", ".join(where.places)
-    rows = {
+    return {
+        "name": entry.name,
+        "aliases": list(entry.aliases),
         "where": where or "nowhere",
         "equation": entry.equation or parts.get("Equation", ""),
         "parameters": entry.parameters,
         "cost": entry.cost,
-        "used by": entry.used_by,
+        "used_by": entry.used_by,
         "source": f"{_source_line(entry.source)}  {entry.source.__name__}",
         "paper": parts.get("Source", ""),
         "test": _test_line(entry.test),
-        "golden": ", ".join(entry.golden),
+        "golden": list(entry.golden),
         "checked": parts.get("Checked", ""),
-        "lacks": entry.lacks_in_words(),
+        "lacks": dict(entry.lacks),
         "chapter": parts.get("Chapter", ""),
     }
+
+
+def describe(entry: Entry) -> str:
+    """An encoding in words: where it acts, equation, source, tests, papers and chapter.
+
+    Args:
+        entry: a row of `encodings()`.
+
+    Chapter: zoo
+    """
+    rows = as_dict(entry) | {
+        "golden": ", ".join(entry.golden),
+        "lacks": entry.lacks_in_words(),
+    }
+    del rows["name"], rows["aliases"]
     aliases = f" ({', '.join(entry.aliases)})" if entry.aliases else ""
     lines = [
-        textwrap.indent(f"{title:<10}  {_wrapped(text)}", "  ")
+        textwrap.indent(f"{title.replace('_', ' '):<10}  {_wrapped(text)}", "  ")
         for title, text in rows.items()
         if text
     ]

@@ -8,11 +8,8 @@ a definition. The package is tested as a whole, through what it reads.
 from __future__ import annotations
 
 import copy
-import io
 import json
 import math
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,8 @@ from helpers import normal, seeded
 from torch import Tensor
 
 from posenc_lib import layers
-from posenc_lib.__main__ import main
 from posenc_lib.attention import attention_weights, causal
 from posenc_lib.checkpoints import (
-    Checkpoint,
     LayerSettings,
     as_dict,
     collisions,
@@ -1649,134 +1644,3 @@ def test_figures_draw_every_group_and_rotation() -> None:
     assert len(left.patches) == 26
     assert len(right.lines) == 3
     assert len(figure(read("gpt2")).axes) == 2
-
-
-# ---- the command
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        status = main(list(arguments))
-    except SystemExit as end:
-        status = int(end.code or 0)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def test_inspect_reads_a_name_a_path_a_folder_and_standard_input(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = json.dumps(without(shipped()["smollm3-3b"], "source"))
-    (tmp_path / "config.json").write_text(body, encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO(body))
-    bodies = []
-    for source in ("smollm3-3b", str(tmp_path / "config.json"), str(tmp_path), "-"):
-        status, out, err = run(capsys, "inspect", source)
-        assert (status, err) == (0, "")
-        bodies.append(
-            "\n".join(line for line in out.splitlines()[1:])
-            .split("\n\nsource")[0]
-            .rstrip()
-        )
-    assert len(set(bodies)) == 1
-
-
-def test_inspect_json_and_plot(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    target = tmp_path / "picture.svg"
-    status, out, _ = run(
-        capsys, "inspect", "gpt-oss-20b", "--json", "--plot", str(target)
-    )
-    assert status == 0
-    assert json.loads(out)["stacks"][0]["rotations"][0][
-        "unchanged_blended_divided"
-    ] == [9, 9, 14]
-    assert "<svg" in target.read_text(encoding="utf-8")
-
-
-def test_list_and_diff(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "list")
-    assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(shipped())
-    status, out, _ = run(capsys, "diff", "llama-3-8b", "llama-3.1-8b")
-    assert status == 0
-    assert "rotation kind default → llama3" in out
-    status, out, _ = run(capsys, "diff", "gpt2", "gpt2")
-    assert (status, "no difference" in out) == (0, True)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("inspect",),
-        ("inspect", "nonesuch"),
-        ("diff", "gpt2"),
-        ("look",),
-        ("inspect", "gpt2", "--plot", "x.none"),
-    ],
-)
-def test_errors_are_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    status, out, err = run(capsys, *arguments)
-    assert (status, out, len(err.splitlines())) == (2, "", 1)
-    assert err.startswith("error: ")
-
-
-@pytest.mark.parametrize(
-    "body", ["{", "[1]", '{"model_type": "llama"}', '{"model_type": 3}']
-)
-def test_files_that_are_no_configuration(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str
-) -> None:
-    (tmp_path / "config.json").write_text(body, encoding="utf-8")
-    status, _, err = run(capsys, "inspect", str(tmp_path / "config.json"))
-    assert (status, len(err.splitlines())) == (2, 1)
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    examples: list[Callable[[], tuple[int, str, str]]] = [
-        lambda: run(capsys, "--help"),
-        lambda: run(capsys, "inspect", "--help"),
-        lambda: run(capsys, "diff", "--help"),
-    ]
-    for example in examples:
-        status, out, _ = example()
-        assert status == 0
-        assert "example: python -m posenc_lib" in " ".join(out.split())
-
-
-def test_the_notebook_prints_a_checkpoint_as_the_command_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    checkpoint = read("gpt2")
-    assert isinstance(checkpoint, Checkpoint)
-    _, out, _ = run(capsys, "inspect", "gpt2")
-    assert out == f"{checkpoint}\n"
-
-
-def test_the_page_shows_what_the_command_prints(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (Path(__file__).parents[1] / "book" / "inspect.md").read_text(
-        encoding="utf-8"
-    )
-    (tmp_path / "my-model").mkdir()
-    file = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "my-model" / "config.json").write_text(file, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(
-        r"^```console\n\$ python -m posenc_lib ([^\n]*)\n(.*?)^```",
-        page,
-        re.MULTILINE | re.DOTALL,
-    )
-    assert len(blocks) == 4
-    for command, shown in blocks:
-        _, out, err = run(capsys, *command.split())
-        printed = out + err
-        if shown.endswith("…\n"):
-            assert printed.startswith(shown.removesuffix("…\n"))
-        else:
-            assert printed == shown

@@ -13,7 +13,7 @@ LIBRARY = Path(posenc_lib.__file__).parent
 # Each line may import those above it, and a package its own modules. What stands in one
 # line does not import one another: an encoding is read without the others' folders.
 ORDER = (
-    ("_torch",),
+    ("_command", "_torch"),
     ("_checks",),
     ("_draws", "_trees"),
     ("frequencies", "positions"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import json
 import re
 import runpy
@@ -77,6 +78,63 @@ def test_every_public_module_is_on_one_page():
     for module in ("attention.hankel", "attention.toeplitz", "rotary.pairs"):
         assert module in on_pages
     assert pages.modules_of("multiaxis") == ["rotary.multiaxis"]
+
+
+def api_pages() -> str:
+    """The pages of the API reference, as they would be written."""
+    pages = tool("pages")
+    return "\n".join(
+        pages.api_page(name, title).decode() for name, title, _ in pages.API
+    )
+
+
+def shown_defaults(signature: str) -> dict[str, object]:
+    """The defaults of a shown signature that are literals, by argument."""
+    [definition] = ast.parse(f"def {signature}: ...").body
+    assert isinstance(definition, ast.FunctionDef)
+    of = definition.args
+    places = [*of.posonlyargs, *of.args]
+    given = places[len(places) - len(of.defaults) :]
+    literals = (ast.Constant, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict)
+    return {
+        argument.arg: ast.literal_eval(default)
+        for argument, default in zip(
+            [*given, *of.kwonlyargs], [*of.defaults, *of.kw_defaults], strict=True
+        )
+        if isinstance(default, literals)
+    }
+
+
+def test_every_signature_on_the_pages_is_python_with_its_own_defaults():
+    pages = tool("pages")
+    entry = r"^\((api-[\w.-]+)\)=\n### `(\w+)`\n\n```python\n(\2\(.*?)\n```"
+    found = re.findall(entry, api_pages(), re.MULTILINE | re.DOTALL)
+    shown = {label: signature for label, _, signature in found}
+    for module in pages.modules():
+        for name, value in pages.public(module):
+            text = shown.pop(pages.api_label(module, name))
+            assert "ForwardRef" not in text
+            assert max(map(len, text.splitlines())) <= 88
+            wanted = {
+                parameter.name: parameter.default
+                for parameter in inspect.signature(value).parameters.values()
+                if isinstance(parameter.default, str | int | float | tuple)
+            }
+            assert wanted.items() <= shown_defaults(text).items(), text
+    assert not shown
+
+
+def test_names_that_prose_uses_have_an_entry():
+    pages = tool("pages")
+    text, front = api_pages(), pages.api()
+    for module, names in pages.CONSTANTS.items():
+        for name in names:
+            label = pages.api_label(module, name)
+            assert f"({label})=\n### `{name}`\n" in text
+            assert f"{{ref}}`{name} <{label}>`" in front
+            assert re.search(rf"^{name}(?:: .*)? = ", text, re.MULTILINE)
+    named = {name for names in pages.CONSTANTS.values() for name in names}
+    assert named == {"NOPE", "PLACES", "Layout", "LAYOUTS", "Schedule"}
 
 
 def test_an_item_of_a_check_is_a_link():
@@ -317,6 +375,7 @@ def test_ipywidgets_is_optional_when_the_library_is_imported():
         ("posenc_lib/bias/alibi.py", "changed modules", "tests/bias/test_alibi.py"),
         ("posenc_lib/bias/alibi.py", "rows", "alibi_slopes or alibi"),
         ("posenc_lib/bias/_pairs.py", "changed modules", "tests/bias/test_alibi.py"),
+        ("posenc_lib/__main__.py", "changed modules", "tests/test_main.py"),
         ("tests/bias/test_alibi.py", "changed modules", "tests/bias/test_alibi.py"),
         ("posenc_lib/_checks.py", "every unit test", "pytest"),
         ("posenc_lib/gone.py", "every unit test", "pytest"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import base64
+import dataclasses
 import importlib
 import inspect
 import json
@@ -55,6 +56,21 @@ API = (
     ("lab", "Laboratory", ("lab",)),
     ("tools", "Tools", ("",)),  # whatever no other page has
 )
+# Names that are neither a function nor a class, by module, and what they are.
+CONSTANTS = {
+    "scheme": {
+        "PLACES": "The fields of a scheme that a position can enter, in their order.",
+        "NOPE": "The scheme without positions.",
+    },
+    "layers": {
+        "Schedule": "A function of dimension and base that returns frequencies and the "
+        "attention factor.",
+    },
+    "rotary.pairs": {
+        "Layout": "The names of the ways in which channels form pairs.",
+        "LAYOUTS": "The same names as a tuple.",
+    },
+}
 # The pages of tests: file, title, and the beginnings of the files on the page.
 EVIDENCE = (
     ("evidence", "Tests: positions, embedding", ("",)),  # and all others
@@ -223,7 +239,7 @@ def api() -> str:
         for module in modules_of(name):
             links = ", ".join(
                 f"{{ref}}`{key} <{api_label(module, key)}>`"
-                for key, _ in public(module)
+                for key in (*CONSTANTS.get(module, ()), *dict(public(module)))
             )
             page.append(f"`posenc_lib.{module}`: {links}\n")
     return "\n".join(page)
@@ -236,6 +252,8 @@ def api_page(name: str, title: str) -> bytes:
         module = importlib.import_module(f"posenc_lib.{module_name}")
         prose = re.split(r"\n{2,}", inspect.getdoc(module) or "")
         page += [f"## `posenc_lib.{module_name}`\n", *paragraphs(prose)]
+        for key, words in CONSTANTS.get(module_name, {}).items():
+            page += api_constant(module_name, key, words)
         for key, value in public(module_name):
             page += api_entry(module_name, key, value)
     return "\n".join(page).encode()
@@ -244,9 +262,13 @@ def api_page(name: str, title: str) -> bytes:
 def signature(name: str, value: Any) -> str:
     """How to call it, one argument a line where the line would be long."""
     call = inspect.signature(value)
+    made = _made_defaults(value)
     call = call.replace(
         parameters=[
-            parameter.replace(annotation=_unquoted(parameter.annotation))
+            parameter.replace(
+                annotation=_unquoted(parameter.annotation),
+                default=made.get(parameter.name, parameter.default),
+            )
             for parameter in call.parameters.values()
         ],
         return_annotation=_unquoted(call.return_annotation),
@@ -273,6 +295,16 @@ def signature(name: str, value: Any) -> str:
         + ")"
         + result
     )
+
+
+def _made_defaults(value: Any) -> dict[str, Any]:
+    """The defaults of a dataclass that are made anew for each object: [] or {}."""
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    return {
+        field.name: field.default_factory()
+        for field in fields
+        if field.default_factory is not dataclasses.MISSING
+    }
 
 
 def _unquoted(annotation: Any) -> Any:
@@ -327,6 +359,20 @@ def api_entry(module_name: str, name: str, value: Any) -> list[str]:
     label = f"{api_label(module_name, name)}-source"
     code = inspect.getsource(value).rstrip()
     return [*lines, *dropdown("Source", label, [f"`{source_file(value)}`"], code)]
+
+
+def api_constant(module_name: str, name: str, words: str) -> list[str]:
+    """One name that is neither a function nor a class: what it is, and its line."""
+    module = importlib.import_module(f"posenc_lib.{module_name}")
+    file = Path(module.__file__ or "")
+    return [
+        f"({api_label(module_name, name)})=",
+        f"### `{name}`\n",
+        f"{escape(words)}\n",
+        "```python",
+        code_of(file, [statements(file)[name]]),
+        "```\n",
+    ]
 
 
 def dropdown(title: str, label: str, lines: Iterable[str], code: str) -> list[str]:
@@ -396,7 +442,7 @@ def zoo() -> str:
         "A header sorts the table by its column; the filter keeps the rows that "
         "contain every word typed, with or "
         "without hyphens: an encoding, another name of it, a model such as `Qwen3-VL`, "
-        "or `open`. In a shell, `python -m posenc_lib zoo alibi` prints a row and all "
+        "or `open`. In a shell, `posenc zoo alibi` prints a row and all "
         "that belongs to it.\n",
         '<div class="posenc-table">\n',
         "| Encoding | Where | Equation | Cost | Source | Evidence | Chapter "

@@ -52,9 +52,9 @@ def changed(since: str) -> list[Path]:
 def mirrored(module: Path) -> list[Path]:
     """The tests of a module: its own file, or that of the package it belongs to."""
     inside = module.relative_to("posenc_lib")
-    package = inside.parts[0].removesuffix(".py").lstrip("_")
+    package = inside.parts[0].removesuffix(".py").strip("_")
     candidates = (
-        Path("tests") / inside.parent / f"test_{inside.stem.lstrip('_')}.py",
+        Path("tests") / inside.parent / f"test_{inside.stem.strip('_')}.py",
         Path("tests") / inside.parent / "test_package.py",
         Path("tests") / f"test_{package}.py",
     )

@@ -143,6 +143,8 @@ def _load(source: str | Path | Mapping[str, Any]) -> tuple[str, Mapping[str, Any
         )
     if path.is_dir():
         path = path / "config.json"
+    if name == "-" and sys.stdin is None:
+        raise ValueError("source - is standard input, which is closed")
     try:
         values = json.loads(
             sys.stdin.read() if name == "-" else path.read_text(encoding="utf-8")

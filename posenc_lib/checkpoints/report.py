@@ -25,7 +25,7 @@ COLUMNS = 80
 class Checkpoint:
     """A configuration, read.
 
-    `print(checkpoint)` is the report of `python -m posenc_lib inspect`.
+    `print(checkpoint)` is the report of `posenc inspect`.
 
     Args:
         name: what it was read as.

@@ -7,8 +7,10 @@ are facts of the report; say what you meant, and a difference is a finding.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,10 +18,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from posenc_lib import _checks
+from posenc_lib._command import Answer, add_command
 from posenc_lib.doctor.biases import diagnose_bias, diagnose_buckets
 from posenc_lib.doctor.measure import CallError, call
 from posenc_lib.doctor.pairs import diagnose_pair, is_pair
-from posenc_lib.doctor.report import Finding, Kind, Report
+from posenc_lib.doctor.report import Finding, Kind, Report, show
 from posenc_lib.doctor.rotary import diagnose_rotary
 from posenc_lib.doctor.tables import diagnose_table
 
@@ -194,12 +197,16 @@ def _is_bias(fn: Callable[..., Any]) -> bool:
 
 
 def add_parser(commands: Any) -> None:
-    """`doctor`: for the parser of `python -m posenc_lib`."""
-    about = "which convention a position function follows, and what is wrong with it"
-    parser = commands.add_parser(
-        "doctor", help=about, description=f"{about[0].upper()}{about[1:]}."
+    """`doctor`: for the parser of `posenc`."""
+    parser = add_command(
+        commands,
+        "doctor",
+        run,
+        "what a position function does, and what is wrong with it",
+        keys="kind, ok, facts, findings (each code, seen, cause, reference), notes",
+        example="mymodel.rope:apply --head-dim 128 --base 500000",
+        exits="0 nothing is wrong, 1 something is",
     )
-    parser.set_defaults(run=run)
     parser.add_argument(
         "function",
         metavar="MODULE:FUNCTION",
@@ -232,27 +239,44 @@ def add_parser(commands: Any) -> None:
     meant.add_argument(
         "--bidirectional", action=argparse.BooleanOptionalAction, default=None
     )
-    parser.epilog = (
-        "example: "
-        "python -m posenc_lib doctor mymodel.rope:apply --head-dim 128 --base 500000"
-    )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the report; 1 if something is wrong."""
+def run(options: argparse.Namespace) -> Answer:
+    """The report; its exit code is 1 if something is wrong."""
     intended = {
-        name: getattr(arguments, name)
+        name: getattr(options, name)
         for name in (*WORDS, *NUMBERS, *WHOLE, "bidirectional")
     }
-    report = diagnose(
-        load(arguments.function),
-        arguments.head_dim,
-        kind=arguments.kind,
-        token_axis=arguments.token_axis,
-        **intended,
-    )
-    print(report)
-    return 0 if report.ok else 1
+    with redirect_stdout(sys.stderr):  # what the function prints is no part of it
+        report = diagnose(
+            load(options.function),
+            options.head_dim,
+            kind=options.kind,
+            token_axis=options.token_axis,
+            **intended,
+        )
+    return Answer(str(report), _as_dict(report), status=0 if report.ok else 1)
+
+
+def _as_dict(report: Report) -> dict[str, Any]:
+    """The report for programs: JSON values alone."""
+    return {
+        "kind": report.kind,
+        "ok": report.ok,
+        "facts": {name: _plain(value) for name, value in report.facts.items()},
+        "findings": [
+            vars(finding) | {"reference": finding.reference._asdict()}
+            for finding in report.findings
+        ],
+        "notes": list(report.notes),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A fact as a JSON value; what JSON has no value for, in words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return show(value)
+    return value if isinstance(value, bool | int | float | None) else show(value)
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -265,7 +289,7 @@ def load(name: str) -> Callable[..., Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         target: Any = import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"module {module!r} can't be imported: {type(error).__name__}: {error}"
         ) from error

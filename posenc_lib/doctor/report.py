@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -179,7 +180,7 @@ def show(value: Any) -> str:
 
 def number(value: float) -> str:
     """A number with at most six digits, and no trailing zeros."""
-    whole = abs(value - round(value)) < 1e-5 * value
+    whole = math.isfinite(value) and abs(value - round(value)) < 1e-5 * value
     return f"{value:,.0f}" if value >= 1000 and whole else f"{value:.6g}"
 
 

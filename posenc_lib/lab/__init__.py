@@ -1,7 +1,7 @@
 """A laboratory: tasks that need order, a tiny Transformer, and stored longer runs.
 
-The Transformer trains in seconds. `python -m posenc_lib.lab three-back --out FILE`
-makes the runs that chapters read; `load("three_back")` reads them.
+The Transformer trains in seconds. `posenc lab three-back --out FILE` makes the runs
+that chapters read; `load("three_back")` reads them.
 `python -m posenc_lib.lab.costs --out FILE` measures what attention costs;
 `load("costs")` reads it.
 """

@@ -38,7 +38,8 @@ class Settings:
         width, heads, layers, masked: of `TinyTransformer`.
 
     Raises:
-        ValueError: the task is unknown.
+        TypeError, ValueError: the task is unknown; a number but `lr` is not an integer
+            ≥ 1; `lengths` is empty; a length is too short for the task.
 
     Chapter: 06
     """
@@ -57,6 +58,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         _checks.one_of("task", self.task, tuple(TASKS))
+        _checks.sizes(
+            length=self.length,
+            sequences=self.sequences,
+            steps=self.steps,
+            batch=self.batch,
+            width=self.width,
+            heads=self.heads,
+            layers=self.layers,
+        )
+        if not self.lengths:
+            raise ValueError("lengths must name at least one length, got none")
+        for length in (self.length, *self.lengths):
+            TASKS[self.task].draw(1, length, torch.Generator())
 
 
 EXPERIMENTS: dict[str, Settings] = {
@@ -298,13 +312,15 @@ def sweep(
         progress: as in `train`.
 
     Raises:
-        ValueError: a scheme is unknown, before anything is run; the file has other
-            settings or versions.
+        ValueError: a scheme is unknown; the file is not one of runs, or it has other
+            settings or versions. OSError: the file can't be written. All of it before
+            anything is run.
 
     Chapter: 06
     """
     names = [_checks.one_of("names", name, tuple(SCHEMES)) for name in names]
     stored = stored_or_new(path, asdict(settings), versions())
+    check_writable(path)
     done = {(r["scheme"], r["seed"]) for r in stored["runs"]}
     for name, seed in ((name, seed) for seed in seeds for name in names):
         if (name, seed) not in done:
@@ -393,14 +409,53 @@ def stored_or_new(
     expected = json.loads(json.dumps({"settings": settings, "versions": versions}))
     if not path.exists():
         return {**expected, "runs": []}
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    for part in ("settings", "versions"):
-        if stored[part] != expected[part]:
+    stored = _read(path)
+    for part, wanted in expected.items():
+        found = stored[part]
+        keys = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+        if keys:
             raise ValueError(
-                f"{path} holds runs with {part} {stored[part]}, "
-                f"asked for {expected[part]}: name another file"
+                f"{path} holds runs with {part} {_named(found, keys)}, "
+                f"asked for {_named(wanted, keys)}: name another file"
             )
     return stored
+
+
+def _named(values: dict[str, Any], keys: Iterable[str]) -> str:
+    """Some of the values, each with its name."""
+    return ", ".join(f"{key} = {values.get(key)!r}" for key in keys)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file of runs as `write` leaves it."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, name a file in it")
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} is not a whole file of runs ({error}): mend or remove it, "
+            "or name another file"
+        ) from error
+    kinds = {"settings": dict, "versions": dict, "runs": list}
+    if not isinstance(stored, dict) or not all(
+        isinstance(stored.get(part), kind) for part, kind in kinds.items()
+    ):
+        raise ValueError(
+            f"{path} is not a file of runs, which has {', '.join(kinds)}: "
+            "name another file"
+        )
+    return stored
+
+
+def check_writable(path: Path) -> None:
+    """Whether `write` can store there, found out before hours of training."""
+    part = _part(path)
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise type(error)(f"{path} can't be written: {error.strerror}") from error
 
 
 def write(path: Path, stored: dict[str, Any]) -> None:
@@ -410,6 +465,11 @@ def write(path: Path, stored: dict[str, Any]) -> None:
         {key: part for key, part in stored.items() if key != "runs"}, indent=1
     )
     text = f'{head[:-2]},\n "runs": [\n{runs}\n]}}\n'
-    part = path.with_name(path.name + ".part")
+    part = _part(path)
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+
+
+def _part(path: Path) -> Path:
+    """Where a file is written until it is whole."""
+    return path.with_name(path.name + ".part")
