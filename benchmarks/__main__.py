@@ -28,6 +28,8 @@ MEASURED: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], float]] = {
     "forward": (rope.forward, 4),
     "forward and backward": (rope.backward, 4),
     "one token": (rope.decode, 3),
+    "through a scheme": (attention.through_a_scheme, 2),
+    "causal training": (attention.causal_training, 10),
     "table": (rope.table, 0),
     "accuracy": (rope.accuracy, 0),
     "bias": (attention.bias, 2),

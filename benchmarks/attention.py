@@ -1,26 +1,31 @@
-"""Attention with a bias of the distance, softmax and linear, against unbiased."""
+"""Attention: with a bias, softmax and linear; and through a scheme or by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import measure
-from benchmarks.rope import Row, normal
+from benchmarks.rope import LAYOUTS, Row, normal
 from posenc_lib import scheme
 from posenc_lib.attention import (
+    causal,
     elu_features,
     fused_attention,
     hankel_attention,
+    prepare,
     relative_bias_vector,
     toeplitz_attention,
 )
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes
+from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange
+from posenc_lib.rotary import RoPE
 
 HEADS, DIM, FEATURES = 8, 64, 16
 
@@ -116,6 +121,133 @@ def toeplitz(device: torch.device, seconds: float) -> Iterator[Row]:
             yield from _rows(
                 "linear attention with a bias", length, cases, device, seconds
             )
+
+
+def through_a_scheme(device: torch.device, seconds: float) -> Iterator[Row]:
+    """32 layers under `prepare`, and by hand: one `Rotation`, then PyTorch's kernel.
+
+    8 heads of 128 for q and k. The table is made in both.
+    """
+    for length, dtype in product((1, 512), (torch.float32, torch.bfloat16)):
+        x = normal(1, length, 64, dtype=dtype, device=device, seed=9)
+        q, k, v = (
+            normal(1, HEADS, length, 128, dtype=dtype, device=device, seed=seed)
+            for seed in range(3)
+        )
+        positions = arange(length, offset=4096, device=device)
+        for layout in LAYOUTS:
+            rope = RoPE(inverse_frequencies(128).to(device), layout)
+            own = scheme.PositionScheme("RoPE", transform=rope.transform)
+            layers = 32 if length == 1 else 8
+            given = (layers, positions, x, q, k, v)
+            cases = {
+                "rotation, by hand": partial(_rotated_by_hand, rope, *given),
+                "rotation": partial(_rotated, own, *given),
+                "attention, by hand": partial(_attended_by_hand, rope, *given),
+                "attention": partial(_attended, own, *given),
+            }
+            with torch.no_grad():
+                rows = measure.interleaved(cases, seconds=seconds, device=device)
+            for name, row in rows.items():
+                yield {
+                    "what": "through a scheme",
+                    "shape": length,
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "layout": layout,
+                    "case": name,
+                    **row,
+                }
+
+
+def _rotated_by_hand(
+    rope: RoPE,
+    layers: int,
+    positions: Tensor,
+    x: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> None:
+    rotation = rope(positions)
+    for _ in range(layers):
+        rotation.both(q, k)
+
+
+def _rotated(
+    own: scheme.PositionScheme,
+    layers: int,
+    positions: Tensor,
+    x: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> None:
+    _, at = prepare(x, own, q_positions=positions, causal=True)
+    for _ in range(layers):
+        at.transform(q, k)
+
+
+def _attended_by_hand(
+    rope: RoPE,
+    layers: int,
+    positions: Tensor,
+    x: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> None:
+    rotation = rope(positions)
+    for _ in range(layers):
+        scaled_dot_product_attention(*rotation.both(q, k), v, is_causal=True)
+
+
+def _attended(
+    own: scheme.PositionScheme,
+    layers: int,
+    positions: Tensor,
+    x: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> None:
+    _, at = prepare(x, own, q_positions=positions, causal=True)
+    for _ in range(layers):
+        fused_attention(q, k, v, scheme=at)
+
+
+def causal_training(device: torch.device, seconds: float) -> Iterator[Row]:
+    """Forward and backward of plain causal attention: 8 heads of 64 in float32."""
+    length = 2048
+    x = normal(1, length, 64, device=device, seed=9)
+    q, k, v, grad = (
+        normal(1, HEADS, length, DIM, device=device, seed=seed) for seed in range(4)
+    )
+    for each in (q, k, v):
+        each.requires_grad_()
+    positions = arange(length, device=device)
+    given: tuple[Tensor, ...] = (positions, x, q, k, v, grad)
+    cases = {
+        "is_causal=True": partial(_no_bias_passes, q, k, v, grad),
+        "ours, prepared": partial(_prepared_passes, *given),
+        "ours, mask from positions": partial(_masked_passes, *given),
+    }
+    yield from _rows("causal training", length, cases, device, seconds)
+
+
+def _prepared_passes(
+    positions: Tensor, x: Tensor, q: Tensor, k: Tensor, v: Tensor, grad: Tensor
+) -> None:
+    _, at = prepare(x, scheme.NOPE, q_positions=positions, causal=True)
+    torch.autograd.grad(fused_attention(q, k, v, scheme=at), (q, k, v), grad)
+
+
+def _masked_passes(
+    positions: Tensor, x: Tensor, q: Tensor, k: Tensor, v: Tensor, grad: Tensor
+) -> None:
+    at = {"q_positions": positions, "k_positions": positions}
+    mask = causal(positions, positions)
+    out = fused_attention(q, k, v, scheme=scheme.NOPE, mask=mask, **at)
+    torch.autograd.grad(out, (q, k, v), grad)
 
 
 def _rows(

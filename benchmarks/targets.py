@@ -25,6 +25,7 @@ def reached(rows: list[Row]) -> list[dict[str, Any]]:
         _against_peers,
         _sixteen_bits,
         _one_token,
+        _through_a_scheme,
         _exactness,
         _bias,
         _linear,
@@ -157,6 +158,27 @@ def _one_token(rows: list[Row]) -> Targets:
             ratio = _ratio(rows, f"ours {layout}{STEP}", f"{LLAMA}{STEP}", **where)
             if ratio is not None:
                 yield f"one token, {layout}, {dtype}{STEP}, over Llama's", ratio, 0.8
+
+
+def _through_a_scheme(rows: list[Row]) -> Targets:
+    for row in (r for r in rows if r["what"] == "through a scheme"):
+        case, length = row["case"], row["shape"]
+        if case.endswith("by hand"):
+            continue
+        where = {key: row[key] for key in ("what", "shape", "dtype", "layout")}
+        ratio = _ratio(rows, case, f"{case}, by hand", **where)
+        limit = 1.1 if case == "rotation" else 1.5 if length == 1 else 1.2
+        tokens = "one token" if length == 1 else f"{length} tokens"
+        if ratio is not None:
+            yield (
+                f"{case} through a scheme over by hand, {tokens}, {row['layout']}, "
+                f"{row['dtype']}",
+                ratio,
+                limit,
+            )
+    ratio = _ratio(rows, "ours, prepared", "is_causal=True", what="causal training")
+    if ratio is not None:
+        yield "causal training through a scheme over is_causal=True", ratio, 1.05
 
 
 def _exactness(rows: list[Row]) -> Targets:

@@ -20,6 +20,7 @@ from helpers import (
     PROJECTIONS,
     SCHEMES,
     WIDTH,
+    after_embedding,
     bucket_by_fractions,
     hidden,
     layer,
@@ -72,7 +73,12 @@ def log_ratios(scheme: PositionScheme, x: Tensor, at: Tensor) -> Tensor:
     x = x if scheme.embedding is None else x + scheme.embedding(at)
     q, k = (x[:, None] @ weight for weight in PROJECTIONS[:2])
     logs = attention_weights(
-        q, k, q_positions=at, k_positions=at, scheme=scheme, **hidden(scheme, x)
+        q,
+        k,
+        q_positions=at,
+        k_positions=at,
+        scheme=after_embedding(scheme),
+        **hidden(scheme, x),
     ).log()
     return (logs - logs.diagonal(dim1=-2, dim2=-1)[..., None]).clamp(min=-700)
 
@@ -216,7 +222,7 @@ def float32_angles(scheme: PositionScheme, x: Tensor, at: Tensor, shift: int) ->
             how = {
                 "q_positions": at,
                 "k_positions": at,
-                "scheme": scheme,
+                "scheme": after_embedding(scheme),
                 "mask": causal(at, at),
             }
             return attention(q, k, v, **how, **hidden(scheme, tokens[:, 0]))

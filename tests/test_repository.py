@@ -134,7 +134,7 @@ def test_names_that_prose_uses_have_an_entry():
             assert f"{{ref}}`{name} <{label}>`" in front
             assert re.search(rf"^{name}(?:: .*)? = ", text, re.MULTILINE)
     named = {name for names in pages.CONSTANTS.values() for name in names}
-    assert named == {"NOPE", "PLACES", "Layout", "LAYOUTS", "Schedule"}
+    assert named == {"NOPE", "PLACES", "Layout", "LAYOUTS", "ScheduleFunction"}
 
 
 def test_an_item_of_a_check_is_a_link():

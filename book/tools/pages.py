@@ -62,9 +62,10 @@ CONSTANTS = {
         "PLACES": "The fields of a scheme that a position can enter, in their order.",
         "NOPE": "The scheme without positions.",
     },
-    "layers": {
-        "Schedule": "A function of dimension and base that returns frequencies and the "
-        "attention factor.",
+    "rotary.scaling": {
+        "ScheduleFunction": "A function of dimension and base that returns frequencies "
+        "and attention factor, such as `partial(llama3, factor=8, "
+        "original_length=8192)`.",
     },
     "rotary.pairs": {
         "Layout": "The names of the ways in which channels form pairs.",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ class PreparedScheme:
         """Query and key, transformed."""
         if self.rotations is not None:
             of_q, of_k = self.rotations
-            return of_q(q), of_k(k)
+            return of_q.both(q, k) if of_q is of_k else (of_q(q), of_k(k))
         if self.scheme.transform is None:
             return q, k
         return self.scheme.transform(q, k, self.q_positions, self.k_positions, **hidden)
@@ -89,10 +90,7 @@ class PreparedScheme:
 
     def allowed(self) -> Tensor | None:
         """Who may attend to whom, all masks in one; None for everybody."""
-        if not self.in_order:
-            return self.mask
-        before = in_order(self.q_positions)
-        return before if self.mask is None else self.mask & before
+        return _all_masks(self.mask, self.in_order, self.q_positions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,14 +186,18 @@ def prepare(
         checked_mask(mask, (pairs[0], heads, *pairs[2:]))
     if order is not None:
         mask = order if mask is None else mask & order
-    at = PreparedScheme(before, q_positions, keys, mask, causal and order is None)
+    made = partial(
+        _prepared,
+        positions=(q_positions, keys),
+        mask=mask,
+        in_order=causal and order is None,
+        pairs=pairs,
+        dtype=x.dtype,
+    )
     if not isinstance(scheme, LayerSchemes):
-        return x, _prepared(at, x.dtype, pairs)
-    made = {
-        layer: _prepared(replace(at, scheme=layer), x.dtype, pairs)
-        for layer in dict.fromkeys(scheme)
-    }
-    return x, PreparedLayers(tuple(made[layer] for layer in scheme))
+        return x, made(before)
+    by_scheme = {layer: made(layer) for layer in dict.fromkeys(scheme)}
+    return x, PreparedLayers(tuple(by_scheme[layer] for layer in scheme))
 
 
 def at_positions(
@@ -210,15 +212,15 @@ def at_positions(
 
     In the first nothing is made yet but the mask.
     """
-    given = {"q_positions": q_positions, "k_positions": k_positions, "mask": mask}
     if isinstance(scheme, PreparedScheme):
+        given = {"q_positions": q_positions, "k_positions": k_positions, "mask": mask}
         for name, value in given.items():
             if value is not None:
                 raise ValueError(
                     f"{name} must be None beside a prepared scheme, which has it from "
                     "prepare(...)"
                 )
-        check_prepared(q, k, scheme)
+        _check_prepared(q, k, scheme)
         return scheme
     m, n = checked_positions(scheme, q, k, q_positions, k_positions, mask)
     if scheme.mask is not None:
@@ -259,7 +261,7 @@ def checked_positions(
     return q_positions, k_positions
 
 
-def check_prepared(q: Tensor, k: Tensor, at: PreparedScheme) -> None:
+def _check_prepared(q: Tensor, k: Tensor, at: PreparedScheme) -> None:
     """Whether q and k fit one another and what was prepared."""
     _checks.grouped_heads(q, k)
     for name, x, positions in (("q", q, at.q_positions), ("k", k, at.k_positions)):
@@ -270,19 +272,12 @@ def check_prepared(q: Tensor, k: Tensor, at: PreparedScheme) -> None:
             )
 
 
-def in_order(positions: Tensor) -> Tensor:
-    """Each token sees itself and those before it in the row: (T, T)."""
-    length = _length(positions)
-    index = torch.arange(length, device=positions.device)
-    return index <= index[:, None]
-
-
 def kernel_mask(
     bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype
 ) -> KernelMask:
     """Bias and masks as one tensor, and which queries have any key."""
     mask = bias if bias is None else bias.to(dtype)
-    if allowed is None:
+    if allowed is None or (values_known(allowed) and bool(allowed.all())):
         return KernelMask(mask)
     # The kernel's result for a row without any key is undefined, and −∞ − (−∞) is NaN:
     # such a row attends to all keys, and its output is set to zero.
@@ -296,11 +291,16 @@ def kernel_mask(
 
 
 def _prepared(
-    at: PreparedScheme, dtype: torch.dtype, pairs: tuple[int, ...]
+    scheme: PositionScheme,
+    *,
+    positions: tuple[Tensor, Tensor],
+    mask: Tensor | None,
+    in_order: bool,
+    pairs: tuple[int, ...],
+    dtype: torch.dtype,
 ) -> PreparedScheme:
     """Rotations, bias and masks of one scheme."""
-    scheme, positions = at.scheme, (at.q_positions, at.k_positions)
-    mask, bias, kernel = at.mask, None, None
+    bias, kernel = None, None
     if scheme.mask is not None:
         own = checked_mask(scheme.mask(*positions), pairs)
         mask = own if mask is None else mask & own
@@ -308,13 +308,21 @@ def _prepared(
         bias = scheme.bias(*positions)
         heads = bias.shape[1] if isinstance(bias, Tensor) and bias.dim() == 4 else 1
         bias = _checks.score_bias("bias", bias, (pairs[0], heads, *pairs[2:]))
-    rotations = _rotations(scheme.transform, *positions, dtype)
-    at = replace(at, mask=mask, bias=bias, rotations=rotations)
-    if at.in_order and mask is None and scheme.bias is None:
+    if in_order and mask is None and scheme.bias is None:
         kernel = KernelMask(in_order=True)
     elif scheme.bias is None or bias is not None:
-        kernel = kernel_mask(bias, at.allowed(), dtype)
-    return replace(at, kernel=kernel)
+        kernel = kernel_mask(bias, _all_masks(mask, in_order, positions[0]), dtype)
+    rotations = _rotations(scheme.transform, *positions, dtype)
+    return PreparedScheme(scheme, *positions, mask, in_order, rotations, bias, kernel)
+
+
+def _all_masks(mask: Tensor | None, in_order: bool, positions: Tensor) -> Tensor | None:
+    """With the mask of the tokens' order: token i sees the tokens 0 … i of its row."""
+    if not in_order:
+        return mask
+    index = torch.arange(_length(positions), device=positions.device)
+    before = index <= index[:, None]  # (T, T)
+    return before if mask is None else mask & before
 
 
 def _rotations(
