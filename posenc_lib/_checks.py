@@ -273,7 +273,7 @@ def coordinates(
 
 
 def attention_positions(name: str, value: Any) -> Tensor:
-    """Positions of shape (T,), shared by the batch, or (B, T)."""
+    """Positions of shape (T,) or (1, T), shared by the batch, or (B, T)."""
     positions = position_tensor(name, value)
     if positions.dim() > 2:
         raise ValueError(
@@ -283,9 +283,9 @@ def attention_positions(name: str, value: Any) -> Tensor:
 
 
 def token_positions(name: str, value: Any, *, batch: int, length: int) -> None:
-    """Whether there is one position for each token: (T,) or (B, T)."""
+    """Whether there is one position for each token: (T,), (1, T) or (B, T)."""
     shape = tuple(attention_positions(name, value).shape)
-    if shape not in ((length,), (batch, length)):
+    if shape not in ((length,), (1, length), (batch, length)):
         raise ValueError(
             f"{name} must have shape ({length},) or ({batch}, {length}), got {shape}"
         )
@@ -305,13 +305,18 @@ def pair_positions(
         m, n = m.to(torch.float64), n.to(torch.float64)
     if m.dim() == n.dim() == 1:
         return m[:, None], n[None, :]
-    if m.dim() == n.dim() and m.shape[0] != n.shape[0]:
+    if m.dim() == n.dim() and not same_batch(m, n):
         raise ValueError(
             f"{q_name} and {k_name} must have the same batch, got {m.shape[0]} and "
             f"{n.shape[0]}"
         )
     m, n = (x if x.dim() == 2 else x[None] for x in (m, n))
     return m[:, None, :, None], n[:, None, None, :]
+
+
+def same_batch(m: Tensor, n: Tensor) -> bool:
+    """Whether two tensors are of one batch: (1, T) is shared by all its rows."""
+    return 1 in (m.shape[0], n.shape[0]) or m.shape[0] == n.shape[0]
 
 
 def table_rows(name: str, value: Any, count: int) -> Tensor:

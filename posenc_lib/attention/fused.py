@@ -188,11 +188,17 @@ def relative_score_mod(
             f"{tuple(shape)}, for distances up to {furthest}"
         )
 
+    # One row for the whole batch is not looked up by its number.
+    rows = [
+        p[0] if p.shape[0] == 1 and p.dim() == 2 else p
+        for p in (q_positions, k_positions)
+    ]
+
     def score_mod(
         score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor
     ) -> Tensor:
-        m = q_positions[query] if q_positions.dim() == 1 else q_positions[batch, query]
-        n = k_positions[key] if k_positions.dim() == 1 else k_positions[batch, key]
+        m = rows[0][query] if rows[0].dim() == 1 else rows[0][batch, query]
+        n = rows[1][key] if rows[1].dim() == 1 else rows[1][batch, key]
         return score + vector[head, n - m + furthest]
 
     return score_mod

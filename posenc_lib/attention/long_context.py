@@ -481,7 +481,7 @@ def tempered(
     _checks.callable_("temperature", temperature)
     compute = _checks.at_least_float32(q.dtype)
     t = temperature(q_positions, compute)
-    if tuple(t.shape) not in ((q.shape[2],), (q.shape[0], q.shape[2])):
+    if tuple(t.shape) not in ((q.shape[2],), (1, q.shape[2]), (q.shape[0], q.shape[2])):
         raise ValueError(
             f"q_positions must have shape ({q.shape[2]},) or "
             f"{(q.shape[0], q.shape[2])}, got {tuple(q_positions.shape)}"

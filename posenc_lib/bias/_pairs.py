@@ -32,7 +32,7 @@ def pairs(q_values: Tensor, k_values: Tensor) -> tuple[Tensor, Tensor]:
     m, n = q_values, k_values
     if m.dim() == n.dim() == 2:
         return m[:, None], n[None, :]
-    if m.dim() == n.dim() and m.shape[0] != n.shape[0]:
+    if m.dim() == n.dim() and not _checks.same_batch(m, n):
         raise ValueError(
             f"q_positions and k_positions must have the same batch, got {m.shape[0]} "
             f"and {n.shape[0]}"

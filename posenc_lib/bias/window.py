@@ -491,7 +491,7 @@ def _check_coordinates(name: str, positions: Tensor, x: Tensor, axes: int) -> No
     """Whether there are integer coordinates for each token of x (B, H, T, d)."""
     shape = tuple(integer_coordinates(name, positions, axes).shape[:-1])
     batch, length = x.shape[0], x.shape[2]
-    if shape not in ((length,), (batch, length)):
+    if shape not in ((length,), (1, length), (batch, length)):
         raise ValueError(
             f"{name} must have shape {(length, axes)} or {(batch, length, axes)}, got "
             f"{tuple(positions.shape)}"

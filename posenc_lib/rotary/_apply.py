@@ -73,7 +73,7 @@ def apply_rotary_per_head(
         raise ValueError(
             f"{name} must have at least {width} channels, got {x.shape[3]}"
         )
-    if x.shape[2] != length or (cos.dim() == 4 and x.shape[0] != cos.shape[0]):
+    if x.shape[2] != length or (cos.dim() == 4 and cos.shape[0] not in (1, x.shape[0])):
         raise ValueError(
             f"{name} must have one token for each position "
             f"{(*cos.shape[:-3], length)}, got shape {tuple(x.shape)}"

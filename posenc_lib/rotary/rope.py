@@ -205,13 +205,15 @@ def check_tokens(
             f"got {shape[-1]}"
         )
     if shape[-2] != length:
+        exchanged = len(shape) == 4 and shape[1] == length
         raise ValueError(
             f"{name} must have one token for each of the {length} {positions} "
             f"on its axis −2, as in (B, H, T, d); got shape {tuple(shape)}"
+            + (f": heads and tokens, {name}.transpose(1, 2)?" if exchanged else "")
         )
-    if cos.dim() == 3 and (x.dim() != 4 or shape[0] != cos.shape[0]):
+    if cos.dim() == 3 and (x.dim() != 4 or cos.shape[0] not in (1, shape[0])):
         raise ValueError(
             f"{name} must be (B, H, T, d) with B = {cos.shape[0]}, "
             f"since {positions} were (B, T); got shape {tuple(shape)}. "
-            "Positions of shape (T,) are shared by any batch"
+            "Positions of shape (T,) or (1, T) are shared by any batch"
         )

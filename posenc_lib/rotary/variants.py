@@ -667,7 +667,8 @@ def _tokens_of_heads(
         raise ValueError(
             f"{name} must have shape (B, H, T, {width or 'd'}), got {tuple(x.shape)}"
         )
-    if shape not in ((x.shape[2],), (x.shape[0], x.shape[2])):
+    length = x.shape[2]
+    if shape not in ((length,), (1, length), (x.shape[0], length)):
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}, so its positions must be "
             f"(T,) or (B, T); got {shape}"
