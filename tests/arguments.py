@@ -376,6 +376,7 @@ PLAIN: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "q_order": arange(4),
             "k_order": arange(4),
             "mask": torch.ones(4, 4, dtype=torch.bool),
+            "transformed": False,
         },
     ),
     "scheme.LayerSchemes": (

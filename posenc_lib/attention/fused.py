@@ -78,7 +78,7 @@ def fused_attention(
         return _in_chunks(q, k, v, whole, m, n, mask, hidden, chunk)
     at = at_positions(scheme, q, k, q_positions, k_positions, mask)
     _check_computed(at.scheme)
-    q, k = at.transform(q, k, **hidden)
+    q, k = at.attended(q, k, **hidden)
     return _kernel(q, k, v, at, hidden)
 
 

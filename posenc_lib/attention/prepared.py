@@ -47,6 +47,7 @@ class PreparedScheme:
         mask: True = may attend, as in `attention`; the scheme's own is included.
         in_order: each token sees itself and those before it in the row, and `mask` does
             not say so.
+        transformed: q and k come to attention transformed, by `transform`.
         rotations: of queries and keys, where the transform is a rotation.
         bias: b(m, n), where it does not depend on hidden states.
         kernel: bias and masks for the fused kernel.
@@ -62,6 +63,7 @@ class PreparedScheme:
     k_positions: Tensor
     mask: Tensor | None = None
     in_order: bool = False
+    transformed: bool = False
     rotations: tuple[Rotation, Rotation] | None = None
     bias: Tensor | None = None
     kernel: KernelMask | None = None
@@ -73,13 +75,18 @@ class PreparedScheme:
     def transform(
         self, q: Tensor, k: Tensor, **hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Query and key, transformed."""
+        """Query and key, transformed; `transformed`, k is that of the new tokens."""
         if self.rotations is not None:
             of_q, of_k = self.rotations
             return of_q.both(q, k) if of_q is of_k else (of_q(q), of_k(k))
         if self.scheme.transform is None:
             return q, k
-        return self.scheme.transform(q, k, self.q_positions, self.k_positions, **hidden)
+        n = self.q_positions if self.transformed else self.k_positions
+        return self.scheme.transform(q, k, self.q_positions, n, **hidden)
+
+    def attended(self, q: Tensor, k: Tensor, **hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key as attention takes them: transformed once."""
+        return (q, k) if self.transformed else self.transform(q, k, **hidden)
 
     def made_bias(self, pairs: tuple[int, ...], **hidden: Tensor) -> Tensor | None:
         """b(m, n), which broadcasts to `pairs` (B, H, Tq, Tk); None without one."""
@@ -130,6 +137,7 @@ def prepare(
     q_order: Tensor | None = None,
     k_order: Tensor | None = None,
     mask: Tensor | None = None,
+    transformed: bool = False,
 ) -> tuple[Tensor, Any]:
     """Add what a scheme adds to the tokens, and make its tables once for all layers.
 
@@ -160,6 +168,9 @@ def prepare(
             where positions have several axes and keys are in a cache.
         k_order: the same for the keys.
         mask: as in `attention`: padding, segments of packed rows.
+        transformed: whether a cache holds transformed keys, so that a step transforms
+            the new ones alone: q, k = at.transform(q, k) before they go into the cache,
+            and `attention` leaves both as they are. Otherwise it transforms all keys.
 
     Raises:
         TypeError, ValueError: x is not (B, T, D); positions without one entry for each
@@ -169,6 +180,7 @@ def prepare(
     Chapter: 18
     """
     _checks.boolean("causal", causal)
+    _checks.boolean("transformed", transformed)
     if _checks.floating_tensor("x", x, least_dims=3).dim() != 3:
         raise ValueError(f"x must have shape (B, T, D), got {tuple(x.shape)}")
     _check_count("q_positions", q_positions, x.shape[0], x.shape[1])
@@ -191,6 +203,7 @@ def prepare(
         positions=(q_positions, keys),
         mask=mask,
         in_order=causal and order is None,
+        transformed=transformed,
         pairs=pairs,
         dtype=x.dtype,
     )
@@ -296,6 +309,7 @@ def _prepared(
     positions: tuple[Tensor, Tensor],
     mask: Tensor | None,
     in_order: bool,
+    transformed: bool,
     pairs: tuple[int, ...],
     dtype: torch.dtype,
 ) -> PreparedScheme:
@@ -312,8 +326,11 @@ def _prepared(
         kernel = KernelMask(in_order=True)
     elif scheme.bias is None or bias is not None:
         kernel = kernel_mask(bias, _all_masks(mask, in_order, positions[0]), dtype)
-    rotations = _rotations(scheme.transform, *positions, dtype)
-    return PreparedScheme(scheme, *positions, mask, in_order, rotations, bias, kernel)
+    of_keys = positions[0] if transformed else positions[1]
+    rotations = _rotations(scheme.transform, positions[0], of_keys, dtype)
+    return PreparedScheme(
+        scheme, *positions, mask, in_order, transformed, rotations, bias, kernel
+    )
 
 
 def _all_masks(mask: Tensor | None, in_order: bool, positions: Tensor) -> Tensor | None:

@@ -59,7 +59,7 @@ def attention_weights(
     scheme = at.scheme
     hidden = hidden_arguments(q_x, k_x)
     compute = _checks.at_least_float32(q.dtype, k.dtype)
-    q, k = at.transform(q.to(compute), k.to(compute), **hidden)
+    q, k = at.attended(q.to(compute), k.to(compute), **hidden)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
     if scheme.scores is None:
         scores = q @ k.mT  # (B, H, Tq, Tk)

@@ -118,6 +118,34 @@ def test_with_a_cache_positions_are_compared(dtype: torch.dtype) -> None:
             assert max_error(out, whole[:, :, new]) <= error
 
 
+@pytest.mark.parametrize("name", every_scheme())
+def test_a_cache_of_transformed_keys(name: str) -> None:
+    """Each key is transformed once, when its token comes: two tokens, then three."""
+    scheme = after_embedding(every_scheme()[name])
+    states = hidden(every_scheme()[name], X)
+    mask = causal(FIVE, FIVE)
+    both = {"q_positions": FIVE, "k_positions": FIVE, "mask": mask}
+    whole = attention(Q, K, V, scheme=scheme, **both, **states)
+    cache, outputs = Q[:, :, :0], []
+    for new in (slice(0, 2), slice(2, 5)):
+        keys = slice(0, new.stop)
+        _, at = prepare(
+            X[:, new],
+            scheme,
+            q_positions=FIVE[new],
+            k_positions=FIVE[keys],
+            causal=True,
+            transformed=True,
+        )
+        of_new = hidden(every_scheme()[name], X[:, new])
+        in_transform = of_new if "transform" in scheme.reads_hidden_states else {}
+        q, k = at.transform(Q[:, :, new], K[:, :, new], **in_transform)
+        cache = k if not cache.shape[2] else torch.cat((cache, k), 2)
+        seen = {"q_x": X[:, new], "k_x": X[:, keys]} if states else {}
+        outputs.append(attention(q, cache, V[:, :, keys], scheme=at, **seen))
+    assert max_error(torch.cat(outputs, 2), whole) <= 8 * tolerance(V)
+
+
 def test_tables_are_made_once() -> None:
     calls = []
 
