@@ -276,8 +276,8 @@ class LayerSchemes(nn.Module):
         return (self[layer] for layer in range(len(self)))
 
     def extra_repr(self) -> str:
-        """How many layers share how many schemes."""
-        return f"{len(self)} layers, {len(self.distinct)} different schemes"
+        """How many layers there are; the schemes that they share follow."""
+        return f"layers={len(self)}"
 
 
 def checked_scheme(name: str, value: Any) -> PositionScheme:
