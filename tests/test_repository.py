@@ -181,6 +181,18 @@ def test_repository_address_is_the_same_everywhere():
                 )
 
 
+def test_the_code_of_the_readme_runs():
+    blocks = re.findall(
+        r"```python\n(.*?)```",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["y"].shape == (2, 8, 128, 64)
+
+
 def test_setting_the_address_reaches_every_place(tmp_path, monkeypatch):
     tools = tool("address")
     old, new = tools.address(), "https://github.com/another_account/a-book"
