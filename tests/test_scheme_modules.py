@@ -15,6 +15,9 @@ import torch
 from helpers import HEADS, WIDTH, normal, seeded
 from registry import OTHER_EXAMPLES, axes_of, fields, inputs_of, parameters
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from posenc_lib import checkpoints, layers
 from posenc_lib import scheme as schemes
@@ -320,6 +323,29 @@ def test_a_step_of_a_model_moves_its_scheme(name: str) -> None:
     model(x, arange(5)).square().sum().backward()
     optimizer.step()
     assert all(not torch.equal(x, before[n]) for n, x in values(model.scheme).items())
+
+
+def test_a_scheme_is_sharded_with_its_model() -> None:
+    """By FSDP 2, on one rank: the table is sharded, and a step moves it."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = Model(MADE["T5"]())
+        x = normal(2, 5, WIDTH, dtype=torch.float32)
+        expected = model(x, arange(5))
+        before = model.scheme.bias.table.detach().clone()
+        fully_shard(model, mesh=mesh)
+        assert isinstance(model.scheme.bias.table, DTensor)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        out = model(x, arange(5))
+        torch.testing.assert_close(out, expected)
+        out.square().sum().backward()
+        optimizer.step()
+        assert not torch.equal(model.scheme.bias.table.full_tensor(), before)
+        assert list(model.scheme.state_dict()) == ["bias.table"]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_scheme_that_layers_share_is_held_once() -> None:
