@@ -48,7 +48,7 @@ class PreparedScheme:
         in_order: each token sees itself and those before it in the row, and `mask` does
             not say so.
         transformed: q and k come to attention transformed, by `transform`.
-        rotations: of queries and keys, where the transform is a rotation.
+        rotations: of queries and keys, where the transform is or applies a rotation.
         bias: b(m, n), where it does not depend on hidden states.
         kernel: bias and masks for the fused kernel.
 
@@ -76,13 +76,21 @@ class PreparedScheme:
         self, q: Tensor, k: Tensor, **hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Query and key, transformed; `transformed`, k is that of the new tokens."""
-        if self.rotations is not None:
-            of_q, of_k = self.rotations
-            return of_q.both(q, k) if of_q is of_k else (of_q(q), of_k(k))
-        if self.scheme.transform is None:
+        transform = self.scheme.transform
+        if transform is None:
             return q, k
+        if self.rotations is not None and not isinstance(transform, partial):
+            return self._rotated(q, k)
         n = self.q_positions if self.transformed else self.k_positions
-        return self.scheme.transform(q, k, self.q_positions, n, **hidden)
+        if self.rotations is not None:  # of some of the channels
+            hidden |= {"rotate": self._rotated}  # type: ignore[dict-item]
+        return transform(q, k, self.q_positions, n, **hidden)
+
+    def _rotated(self, q: Tensor, k: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key under the rotations that are made, whatever the positions."""
+        assert self.rotations is not None
+        of_q, of_k = self.rotations
+        return of_q.both(q, k) if of_q is of_k else (of_q(q), of_k(k))
 
     def attended(self, q: Tensor, k: Tensor, **hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key as attention takes them: transformed once."""
@@ -345,7 +353,12 @@ def _all_masks(mask: Tensor | None, in_order: bool, positions: Tensor) -> Tensor
 def _rotations(
     transform: Any, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype
 ) -> tuple[Rotation, Rotation] | None:
-    """The rotations of a transform that is one table for all heads; else None."""
+    """The rotations of a transform that is one table for all heads; else None.
+
+    It is a rotation, or a partial that is given one as `rotate`.
+    """
+    if isinstance(transform, partial):
+        transform = transform.keywords.get("rotate")
     rope = getattr(transform, "__self__", None)
     if not isinstance(rope, RoPE | AxialRoPE):
         return None
