@@ -109,10 +109,8 @@ class Layer:
         )
 
 
-def schemes(
-    plan: Sequence[Layer], head_dim: int, *, layout: Layout = "interleaved"
-) -> LayerSchemes:
-    """A plan as what `attention.prepare` takes: `schemes(gemma3(26), 256)`.
+def schemes(plan: Sequence[Layer], head_dim: int, *, layout: Layout) -> LayerSchemes:
+    """A plan for `attention.prepare`: `schemes(gemma3(26), 256, layout="half")`.
 
     Equation: layer ℓ attends under `plan[ℓ].scheme(head_dim)`
     Shapes: → one scheme for each layer; equal layers share one
@@ -120,7 +118,8 @@ def schemes(
     Args:
         plan: one `Layer` for each layer, the first one first.
         head_dim: d, channels of a head.
-        layout: of the rotations.
+        layout: of the rotations: "half" for weights in transformers' layout, which
+            are silently wrong in the other.
 
     Raises:
         TypeError, ValueError: a plan without a layer, or of something else; `head_dim`

@@ -170,7 +170,7 @@ def relative_error(
     Shapes: q (B, H, T, d), k (B, Hk, T, d), positions (T,)
 
     Args:
-        scheme: any scheme (its embedding is not involved).
+        scheme: one without an embedding, which is in q and k if anywhere.
         q: queries.
         k: keys.
         positions: of both.
@@ -259,7 +259,7 @@ def incremental_error(
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v)
 
     Args:
-        scheme: any scheme (its embedding is not involved).
+        scheme: one without an embedding, which is in q and k if anywhere.
         q: queries.
         k: keys.
         v: values.
@@ -301,7 +301,7 @@ def left_padding_error(
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v)
 
     Args:
-        scheme: any scheme (its embedding is not involved).
+        scheme: one without an embedding, which is in q and k if anywhere.
         q: queries.
         k: keys.
         v: values.
@@ -356,7 +356,7 @@ def packing_error(
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v), Σ lengths = T
 
     Args:
-        scheme: any scheme (its embedding is not involved).
+        scheme: one without an embedding, which is in q and k if anywhere.
         q: queries.
         k: keys.
         v: values.
@@ -419,7 +419,7 @@ def causality_error(
     Shapes: q (B, H, T, d), k (B, Hk, T, d), v (B, Hk, T, d_v), T at least 2
 
     Args:
-        scheme: any scheme (its embedding is not involved).
+        scheme: one without an embedding, which is in q and k if anywhere.
         q: queries.
         k: keys.
         v: values.

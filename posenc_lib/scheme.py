@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -109,6 +111,7 @@ class PositionScheme(nn.Module):
             if function is not None and not callable(function):
                 raise TypeError(f"{field} must be a callable or None, got {function!r}")
             setattr(self, field, function)
+        for field, function in zip(PLACES, functions, strict=True):
             self._register(field, function)
         self.reads_hidden_states = tuple(
             field
@@ -129,10 +132,17 @@ class PositionScheme(nn.Module):
                 f"{field} must hold its parameters in an nn.Module, where an optimiser "
                 f"finds them; got an nn.Parameter in {function!r}"
             )
-        inside = (part for part, _ in held if part is not function)
-        distinct = dict.fromkeys(part for part in inside if isinstance(part, nn.Module))
-        # One module may fill two fields, as Shaw's does.
-        modules = [part for part in distinct if part not in self._modules.values()]
+        # One module may fill two fields, as Shaw's does, or be a part of another.
+        here = set(self.modules())
+        modules = []
+        for part, _ in held:
+            if (
+                isinstance(part, nn.Module)
+                and part is not function
+                and part not in here
+            ):
+                modules.append(part)
+                here |= set(part.modules())
         if modules:
             only = modules[0] if len(modules) == 1 else nn.ModuleList(modules)
             self.add_module(f"{field}_module", only)
@@ -156,6 +166,26 @@ class PositionScheme(nn.Module):
                 "is a method of the module that it is now, and would go on calling it"
             )
         super().__setattr__(name, value)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        hidden = [field for field in PLACES if field in vars(cls)]
+        if hidden:
+            raise TypeError(
+                f"{cls.__name__} must not define {hidden[0]}, which is a field: give "
+                f"the function to PositionScheme(..., {hidden[0]}=...)"
+            )
+
+    def children(self) -> Iterator[nn.Module]:
+        """As of any module; a scheme that holds its own model is refused here."""
+        for name, child in self.named_children():
+            if any(part is self for part in child.modules()):
+                raise ValueError(
+                    f"{name} of the scheme {self.name!r} is the model that holds the "
+                    "scheme: give the field the module that learns, not a method of "
+                    "the model"
+                )
+            yield child
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PositionScheme:
         for field in self.places:
@@ -190,30 +220,57 @@ def _takes_hidden_states(function: Any) -> bool:
     if function is None or torch.compiler.is_compiling():
         return False
     callee = function.forward if isinstance(function, nn.Module) else function
-    return "q_x" in inspect.signature(callee).parameters
+    try:
+        return "q_x" in inspect.signature(callee).parameters
+    except ValueError:  # a builtin, such as torch.add
+        return False
 
 
-def _held(value: Any) -> Iterator[tuple[nn.Module | nn.Parameter, bool]]:
-    """Modules and parameters that a function is, belongs to or was given.
+def _held(
+    value: Any, enclosed: bool = False, seen: set[int] | None = None
+) -> Iterator[tuple[nn.Module | nn.Parameter, bool]]:
+    """Modules and parameters that a function is, belongs to or was given, each once.
 
-    And of each, whether a closure holds it.
+    And of each, whether a function encloses it, which no copy of the function changes.
     """
-    parts: tuple[Any, ...] = ()
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
     if isinstance(value, nn.Module | nn.Parameter):
-        yield value, False
-    elif isinstance(value, partial):
-        parts = (value.func, *value.args, *value.keywords.values())
-    elif inspect.ismethod(value):
-        parts = (value.__self__,)
-    elif isinstance(value, tuple | list):
-        parts = tuple(value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        parts = tuple(vars(value).values())
+        yield value, enclosed
     elif inspect.isfunction(value):
-        for cell in value.__closure__ or ():
-            yield from ((part, True) for part, _ in _held(cell.cell_contents))
-    for part in parts:
-        yield from _held(part)
+        for part in _enclosed(value):
+            yield from _held(part, True, seen)
+    else:
+        for part in _parts(value):
+            yield from _held(part, enclosed, seen)
+
+
+def _enclosed(function: Any) -> Iterator[Any]:
+    """What a function has from where it was made: closure, defaults, what it wraps."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a name that is bound later
+            yield cell.cell_contents
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    yield getattr(function, "__wrapped__", None)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """What an object consists of, if it is one that can hold a module."""
+    if isinstance(value, partial):
+        return value.func, *value.args, *value.keywords.values()
+    if inspect.ismethod(value):
+        return (value.__self__,)
+    if isinstance(value, tuple | list | set):
+        return tuple(value)
+    if isinstance(value, dict):
+        return tuple(value.values())
+    if isinstance(value, Tensor | type | ModuleType):
+        return ()
+    slots = (getattr(value, name, None) for name in getattr(value, "__slots__", ()))
+    return (*getattr(value, "__dict__", {}).values(), *slots)
 
 
 NOPE = PositionScheme("NoPE")
@@ -283,9 +340,11 @@ class LayerSchemes(nn.Module):
 def checked_scheme(name: str, value: Any) -> PositionScheme:
     """`value` if it is a `PositionScheme`."""
     if not isinstance(value, PositionScheme):
+        got = repr(value) if isinstance(value, str) else type(value).__name__
+        hint = ": unpack x, at = prepare(...)" if isinstance(value, tuple) else ""
         raise TypeError(
             f"{name} must be a PositionScheme such as scheme.rope(64) or scheme.NOPE, "
-            f"got {value!r}"
+            f"got {got}{hint}"
         )
     return value
 

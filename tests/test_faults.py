@@ -109,8 +109,8 @@ FAULTS = {
     ),
     "bias before the scale": Fault(
         "attention/softmax.py",
-        'scores + _checks.score_bias("bias", bias, scores.shape)',
-        'scores + _checks.score_bias("bias", bias, scores.shape) * q.shape[-1] ** -0.5',
+        "scores + bias",
+        "scores + bias * q.shape[-1] ** -0.5",
         CONVENTIONS,
     ),
 }

@@ -37,8 +37,9 @@ class PreparedScheme:
     Shapes: as `PositionScheme`
 
     `prepare` makes it, and `attention`, `attention_weights` and `fused_attention` take
-    it as their `scheme`. Positions and mask are then given already. It is of one
-    forward pass: make it anew in the next.
+    it as their `scheme`. Positions and mask are then given already. It belongs to one
+    forward pass, and has a gradient only if it was made with one: make a new one for
+    the next.
 
     Args:
         scheme: what was prepared.
@@ -50,7 +51,7 @@ class PreparedScheme:
         transformed: q and k come to attention transformed, by `transform`.
         rotations: of queries and keys, where the transform is or applies a rotation.
         bias: b(m, n), where it does not depend on hidden states.
-        kernel: bias and masks for the fused kernel.
+        kernel: bias and masks for the fused kernel, in the dtype of x.
 
     Raises:
         TypeError, ValueError: when used, as `attention`.
@@ -134,6 +135,9 @@ class PreparedLayers:
             )
         return self.schemes[index]
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is one layer's: at.layer(i).{name}")
+
 
 def prepare(
     x: Tensor,
@@ -199,7 +203,13 @@ def prepare(
     before = scheme.before if isinstance(scheme, LayerSchemes) else scheme
     embedding = checked_scheme("scheme", before).embedding
     if embedding is not None:
-        x = (x + embedding(q_positions)).to(x.dtype)
+        added = embedding(q_positions)
+        if added.shape[-1] != x.shape[-1]:
+            raise ValueError(
+                f"scheme {before.name!r} adds an embedding of {added.shape[-1]} "
+                f"channels, and x has {x.shape[-1]}"
+            )
+        x = (x + added).to(x.dtype)
     pairs = (x.shape[0], 1, x.shape[1], _length(keys))  # (B, 1, Tq, Tk)
     if mask is not None:
         heads = mask.shape[1] if isinstance(mask, Tensor) and mask.dim() == 4 else 1
@@ -291,6 +301,14 @@ def _check_prepared(q: Tensor, k: Tensor, at: PreparedScheme) -> None:
                 f"{name} must be (B, H, T, d) with T = {_length(positions)}, for which "
                 f"the scheme was prepared; got {tuple(x.shape)}"
             )
+    for name, made in (("mask", at.mask), ("bias", at.bias)):
+        shape = () if made is None else made.shape
+        pairs = _pairs(q, k)[-len(shape) :]
+        if any(size not in (1, full) for size, full in zip(shape, pairs, strict=False)):
+            raise ValueError(
+                f"q must have the batch and heads of the {name} that was prepared, "
+                f"{tuple(shape)}; got {tuple(q.shape)}"
+            )
 
 
 def kernel_mask(
@@ -359,8 +377,13 @@ def _rotations(
     """
     if isinstance(transform, partial):
         transform = transform.keywords.get("rotate")
-    rope = getattr(transform, "__self__", None)
-    if not isinstance(rope, RoPE | AxialRoPE):
+    if getattr(transform, "__func__", None) not in (
+        RoPE.transform,
+        AxialRoPE.transform,
+    ):
+        return None
+    rope = transform.__self__
+    if type(rope) not in (RoPE, AxialRoPE):  # another class may make other tables
         return None
     if isinstance(rope, AxialRoPE) and rope.frequencies.dim() == 3:
         return None

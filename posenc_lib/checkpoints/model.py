@@ -288,8 +288,9 @@ class Stack:
         """All that a model of these layers needs, for `attention.prepare`.
 
         Positions count the tokens from 0: what a table adds to them (RoBERTa's begin at
-        2) is added here. T5's layers share one table, as in the model; equal layers
-        without parameters share one scheme.
+        2) is added here. Frequencies of dynamic NTK and LongRoPE are those of `length`
+        tokens, by default those of a short input. T5's layers share one table, as in
+        the model; equal layers without parameters share one scheme.
         """
         alike: dict[LayerSettings, PositionScheme] = {}
         schemes = []

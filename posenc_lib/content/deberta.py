@@ -314,6 +314,6 @@ class DeBERTa(nn.Module):
     ) -> Tensor:
         """The scores with these tables; `form` is `deberta_released_scores`, say."""
         keys, queries = self.tables()
-        return form(
+        return _checks.callable_("form", form)(  # type: ignore[no-any-return]
             q, k, q_positions, k_positions, position_keys=keys, position_queries=queries
         )

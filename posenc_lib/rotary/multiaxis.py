@@ -92,8 +92,8 @@ class AxialRoPE:
             _checks.floating_tensor(name, x, least_dims=2)
         dtype = _checks.at_least_float32(q.dtype, k.dtype)  # float64 tables for float64
         q_tables = self._tables("q_positions", q_positions, dtype)
-        k_tables = q_tables
-        if k_positions is not q_positions:
+        same, k_tables = k_positions is q_positions, q_tables
+        if not same:
             k_tables = self._tables("k_positions", k_positions, dtype)
         if self.frequencies.dim() == 3:
             return (
@@ -103,7 +103,7 @@ class AxialRoPE:
         check_tokens(q, q_tables[0], "q", "q_positions")
         check_tokens(k, k_tables[0], "k", "k_positions")
         rotation = Rotation(*q_tables, self.layout, self.attention_factor)
-        if k_tables is q_tables:
+        if same:
             return rotation.both(q, k)
         k_rotation = Rotation(*k_tables, self.layout, self.attention_factor)
         return rotation(q), k_rotation(k)

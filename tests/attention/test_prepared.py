@@ -26,6 +26,7 @@ from posenc_lib.attention import (
 )
 from posenc_lib.attention.prepared import PreparedScheme
 from posenc_lib.bias import alibi, alibi_slopes
+from posenc_lib.checkpoints.model import rotate_after
 from posenc_lib.embedding import sinusoidal
 from posenc_lib.multimodal_positions import Vision, mrope_positions
 from posenc_lib.positions import arange, from_mask, segment_ids
@@ -146,6 +147,55 @@ def test_a_cache_of_transformed_keys(name: str) -> None:
     assert max_error(torch.cat(outputs, 2), whole) <= 8 * tolerance(V)
 
 
+def test_other_keys_of_the_same_length_have_their_own_rotation() -> None:
+    """A window of a cache, of as many keys as there are queries."""
+    for scheme in (schemes.rope(WIDTH), schemes.alibi(HEADS)):
+        keys = arange(5) - 2
+        at = at_five(scheme, k_positions=keys, causal=True)
+        mask = causal(FIVE, keys)
+        both = {"q_positions": FIVE, "k_positions": keys, "mask": mask}
+        for form in (attention, fused_attention):
+            expected = form(Q, K, V, scheme=scheme, **both)
+            assert torch.equal(form(Q, K, V, scheme=at), expected)
+
+
+def test_a_row_without_keys_is_zero_and_has_a_gradient() -> None:
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask[1] = False
+    for scheme in (NOPE, schemes.rope(WIDTH), schemes.alibi(HEADS)):
+        at = at_five(scheme, mask=mask, causal=True)
+        inputs = [x.clone().requires_grad_() for x in (Q, K, V)]
+        out = fused_attention(*inputs, scheme=at)
+        assert bool((out[:, :, 1] == 0).all())
+        grads = torch.autograd.grad(out.square().sum(), inputs)
+        assert all(bool(grad.isfinite().all()) for grad in grads)
+
+
+def test_what_only_looks_like_a_rotation_is_left_alone() -> None:
+    """A method of another name, another class, and a part of the channels."""
+
+    class KeysAlone(rotary.RoPE):
+        def only_keys(self, q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> Any:
+            return q, self.transform(q, k, m, n)[1]
+
+        def transform(self, q: Tensor, k: Tensor, m: Tensor, n: Tensor) -> Any:
+            return q, super().transform(q, k, m, n)[1]
+
+    frequencies = rotary.unscaled(WIDTH, 1e4).frequencies
+    mine = KeysAlone(frequencies)
+    some = rotary.RoPE(frequencies[:2]).transform
+    both = {"q_positions": FIVE, "k_positions": FIVE}
+    for transform in (
+        mine.only_keys,
+        mine.transform,
+        partial(rotate_after, rotate=some, skipped=4),
+    ):
+        scheme = PositionScheme("mine", transform=transform)
+        expected = attention(Q, K, V, scheme=scheme, **both)
+        assert torch.equal(attention(Q, K, V, scheme=at_five(scheme)), expected)
+    assert at_five(scheme).rotations is not None  # latent attention's: made once, too
+
+
 def test_tables_are_made_once() -> None:
     calls = []
 
@@ -166,7 +216,7 @@ def test_tables_are_made_once() -> None:
     assert rope.rotations is not None
     assert rope.rotations[0] is rope.rotations[1]
     assert rope.layer(7) is rope
-    plan = layers.schemes(layers.gemma3(12, window=2), WIDTH)
+    plan = layers.schemes(layers.gemma3(12, window=2), WIDTH, layout="interleaved")
     _, of_layers = prepare(X, plan, q_positions=FIVE, causal=True)
     assert len({id(of_layers.layer(i)) for i in range(12)}) == 2
     assert of_layers.layer(5) is of_layers.layer(11)
@@ -174,7 +224,12 @@ def test_tables_are_made_once() -> None:
 
 def test_layers_of_a_plan_have_their_own_scheme() -> None:
     plan = layers.gemma3(6, window=2)
-    _, at = prepare(X, layers.schemes(plan, WIDTH), q_positions=FIVE, causal=True)
+    _, at = prepare(
+        X,
+        layers.schemes(plan, WIDTH, layout="interleaved"),
+        q_positions=FIVE,
+        causal=True,
+    )
     for i, one in enumerate(plan):
         scheme = one.scheme(WIDTH)
         both = {"q_positions": FIVE, "k_positions": FIVE, "mask": causal(FIVE, FIVE)}
@@ -323,7 +378,7 @@ SWAPS: dict[str, PositionScheme | schemes.LayerSchemes] = {
     "sinusoid": schemes.sinusoidal(WIDTH),
     "learned": schemes.learned(9, WIDTH),
     "NoPE": NOPE,
-    "a plan": layers.schemes(layers.gemma3(6, window=2), WIDTH),
+    "a plan": layers.schemes(layers.gemma3(6, window=2), WIDTH, layout="interleaved"),
 }
 
 
@@ -397,6 +452,36 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ),
         TypeError,
         r"scheme must be one layer's: at\.layer\(i\)",
+    ),
+    "all layers at once, transformed": (
+        lambda: prepare(X, SWAPS["a plan"], q_positions=FIVE, causal=True)[1].transform,
+        AttributeError,
+        r"transform is one layer's: at\.layer\(i\)\.transform",
+    ),
+    "both results of prepare": (
+        lambda: attention(
+            Q, K, V, scheme=prepare(X, NOPE, q_positions=FIVE, causal=True)
+        ),
+        TypeError,
+        r"got tuple: unpack x, at = prepare",
+    ),
+    "another batch than prepared": (
+        lambda: attention(
+            *(x[:1] for x in (Q, K, V)),
+            scheme=at_five(NOPE, mask=key_padding_mask(REAL)),
+        ),
+        ValueError,
+        "q must have the batch and heads of the mask that was prepared",
+    ),
+    "other heads than prepared": (
+        lambda: fused_attention(Q, K, V, scheme=at_five(schemes.alibi(8))),
+        ValueError,
+        "q must have the batch and heads of the bias that was prepared",
+    ),
+    "an embedding of another width": (
+        lambda: at_five(schemes.sinusoidal(16)),
+        ValueError,
+        "scheme 'sinusoidal' adds an embedding of 16 channels, and x has 8",
     ),
     "an order that is not needed": (
         lambda: at_five(NOPE, q_order=FIVE),
