@@ -77,10 +77,7 @@ class Rotation:
         return self._rotated(x, out)
 
     def both(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of two calls; for few tokens, without a gradient, in one pass.
-
-        Both are then views of one tensor.
-        """
+        """The numbers of two calls; few tokens in one pass, as views of one tensor."""
         check_tokens(q, self.cos, "q")
         if are_short(q, k, 2 * self.cos.shape[-1], self._factors):
             return rotate_joined(q, k, self._factors)
