@@ -71,12 +71,13 @@ def fused_attention(
     Chapter: 18
     """
     hidden = hidden_arguments(q_x, k_x)
-    _checks.values_of(_checks.heads_tensor("k", k), v)
     if chunk is not None:
         whole = _chunk_by_chunk(scheme, chunk)
         m, n = checked_positions(whole, q, k, q_positions, k_positions, mask)
+        _checks.values_of(k, v)
         return _in_chunks(q, k, v, whole, m, n, mask, hidden, chunk)
     at = at_positions(scheme, q, k, q_positions, k_positions, mask)
+    _checks.values_of(k, v)
     _check_computed(at.scheme)
     q, k = at.attended(q, k, **hidden)
     return _kernel(q, k, v, at, hidden)

@@ -80,7 +80,7 @@ class PreparedScheme:
         transform = self.scheme.transform
         if transform is None:
             return q, k
-        if self.rotations is not None and not isinstance(transform, partial):
+        if self.rotations is not None and type(transform) is not partial:
             return self._rotated(q, k)
         n = self.q_positions if self.transformed else self.k_positions
         if self.rotations is not None:  # of some of the channels
@@ -301,6 +301,8 @@ def _check_prepared(q: Tensor, k: Tensor, at: PreparedScheme) -> None:
                 f"{name} must be (B, H, T, d) with T = {_length(positions)}, for which "
                 f"the scheme was prepared; got {tuple(x.shape)}"
             )
+    if at.mask is None and at.bias is None:
+        return
     for name, made in (("mask", at.mask), ("bias", at.bias)):
         shape = () if made is None else made.shape
         pairs = _pairs(q, k)[-len(shape) :]
