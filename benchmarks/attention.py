@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from benchmarks import measure
 from benchmarks.rope import LAYOUTS, Row, normal
 from posenc_lib import scheme
 from posenc_lib.attention import (
+    PreparedScheme,
     causal,
     elu_features,
     fused_attention,
@@ -25,7 +27,8 @@ from posenc_lib.attention import (
 from posenc_lib.bias import T5Bias, alibi, alibi_slopes
 from posenc_lib.frequencies import inverse_frequencies
 from posenc_lib.positions import arange
-from posenc_lib.rotary import RoPE
+from posenc_lib.rotary import RoPE, Rotation
+from posenc_lib.rotary.pairs import Layout
 
 HEADS, DIM, FEATURES = 8, 64, 16
 
@@ -124,9 +127,10 @@ def toeplitz(device: torch.device, seconds: float) -> Iterator[Row]:
 
 
 def through_a_scheme(device: torch.device, seconds: float) -> Iterator[Row]:
-    """32 layers under `prepare`, and by hand: one `Rotation`, then PyTorch's kernel.
+    """Layers under `prepare`, and by hand: one `Rotation`, then PyTorch's kernel.
 
-    8 heads of 128 for q and k. The table is made in both.
+    8 heads of 128 for q and k; 32 layers of one token, 8 of 512. The table is made in
+    both.
     """
     for length, dtype in product((1, 512), (torch.float32, torch.bfloat16)):
         x = normal(1, length, 64, dtype=dtype, device=device, seed=9)
@@ -135,17 +139,9 @@ def through_a_scheme(device: torch.device, seconds: float) -> Iterator[Row]:
             for seed in range(3)
         )
         positions = arange(length, offset=4096, device=device)
+        layers = 32 if length == 1 else 8
         for layout in LAYOUTS:
-            rope = RoPE(inverse_frequencies(128).to(device), layout)
-            own = scheme.PositionScheme("RoPE", transform=rope.transform)
-            layers = 32 if length == 1 else 8
-            given = (layers, positions, x, q, k, v)
-            cases = {
-                "rotation, by hand": partial(_rotated_by_hand, rope, *given),
-                "rotation": partial(_rotated, own, *given),
-                "attention, by hand": partial(_attended_by_hand, rope, *given),
-                "attention": partial(_attended, own, *given),
-            }
+            cases = _through_a_scheme(layers, layout, positions, x, q, k, v)
             with torch.no_grad():
                 rows = measure.interleaved(cases, seconds=seconds, device=device)
             for name, row in rows.items():
@@ -159,60 +155,39 @@ def through_a_scheme(device: torch.device, seconds: float) -> Iterator[Row]:
                 }
 
 
-def _rotated_by_hand(
-    rope: RoPE,
+def _through_a_scheme(
     layers: int,
+    layout: Layout,
     positions: Tensor,
     x: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
+) -> dict[str, measure.Case]:
+    rope = RoPE(inverse_frequencies(128).to(q.device), layout)
+    own = scheme.PositionScheme("RoPE", transform=rope.transform)
+
+    def prepared() -> PreparedScheme:
+        return prepare(x, own, q_positions=positions, causal=True)[1]
+
+    def by_hand(rotation: Rotation) -> Tensor:
+        return scaled_dot_product_attention(*rotation.both(q, k), v, is_causal=True)
+
+    by_part = {
+        "rotation, by hand": (partial(rope, positions), lambda r: r.both(q, k)),
+        "rotation": (prepared, lambda at: at.transform(q, k)),
+        "attention, by hand": (partial(rope, positions), by_hand),
+        "attention": (prepared, lambda at: fused_attention(q, k, v, scheme=at)),
+    }
+    return {name: partial(_forward, layers, *part) for name, part in by_part.items()}
+
+
+def _forward(
+    layers: int, once: Callable[[], Any], layer: Callable[[Any], object]
 ) -> None:
-    rotation = rope(positions)
+    made = once()
     for _ in range(layers):
-        rotation.both(q, k)
-
-
-def _rotated(
-    own: scheme.PositionScheme,
-    layers: int,
-    positions: Tensor,
-    x: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> None:
-    _, at = prepare(x, own, q_positions=positions, causal=True)
-    for _ in range(layers):
-        at.transform(q, k)
-
-
-def _attended_by_hand(
-    rope: RoPE,
-    layers: int,
-    positions: Tensor,
-    x: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> None:
-    rotation = rope(positions)
-    for _ in range(layers):
-        scaled_dot_product_attention(*rotation.both(q, k), v, is_causal=True)
-
-
-def _attended(
-    own: scheme.PositionScheme,
-    layers: int,
-    positions: Tensor,
-    x: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> None:
-    _, at = prepare(x, own, q_positions=positions, causal=True)
-    for _ in range(layers):
-        fused_attention(q, k, v, scheme=at)
+        layer(made)
 
 
 def causal_training(device: torch.device, seconds: float) -> Iterator[Row]:

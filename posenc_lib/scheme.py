@@ -46,8 +46,8 @@ class PositionScheme(nn.Module):
         5   mask        who may attend to whom
 
     An encoding that depends on hidden states takes two more arguments in `transform`,
-    `bias` or `scores`: `q_x` (B, Tq, D) and `k_x` (B, Tk, D). `attention` passes them
-    on when it is given them; `reads_hidden_states` names these fields.
+    `bias` or `scores`: `q_x` (B, Tq, D) and `k_x` (B, Tk, D). `reads_hidden_states`
+    names the fields that do, and `attention` passes them on to these alone.
 
     A scheme is a module. What learns in it is trained, saved, loaded, cast and moved
     with the model that has the scheme as an attribute: `scheme.bias.table`, or, where a
@@ -199,6 +199,10 @@ class PositionScheme(nn.Module):
         vars(made).update(copy.deepcopy(vars(self), memo))
         return made
 
+    def states(self, field: str, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The hidden states, if the field reads them; else none."""
+        return hidden if field in self.reads_hidden_states else {}
+
     def extra_repr(self) -> str:
         """The name and the fields that are filled."""
         return ", ".join((repr(self.name), *self.places))
@@ -221,7 +225,8 @@ def _takes_hidden_states(function: Any) -> bool:
         return False
     callee = function.forward if isinstance(function, nn.Module) else function
     try:
-        return "q_x" in inspect.signature(callee).parameters
+        taken = inspect.signature(callee).parameters.values()
+        return any(x.name == "q_x" or x.kind is x.VAR_KEYWORD for x in taken)
     except ValueError:  # a builtin, such as torch.add
         return False
 

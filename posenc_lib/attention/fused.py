@@ -97,7 +97,8 @@ def _in_chunks(
     """`fused_attention` of some queries after others, each with all keys."""
     _check_computed(scheme)
     if scheme.transform is not None:
-        q, k = scheme.transform(q, k, q_positions, k_positions, **hidden)
+        states = scheme.states("transform", hidden)
+        q, k = scheme.transform(q, k, q_positions, k_positions, **states)
 
     def rows(part: slice) -> Tensor:
         m = q_positions[part] if q_positions.dim() == 1 else q_positions[:, part]

@@ -82,10 +82,11 @@ class PreparedScheme:
             return q, k
         if self.rotations is not None and type(transform) is not partial:
             return self._rotated(q, k)
-        n = self.q_positions if self.transformed else self.k_positions
+        options: dict[str, Any] = dict(self.scheme.states("transform", hidden))
         if self.rotations is not None:  # of some of the channels
-            hidden |= {"rotate": self._rotated}  # type: ignore[dict-item]
-        return transform(q, k, self.q_positions, n, **hidden)
+            options["rotate"] = self._rotated
+        n = self.q_positions if self.transformed else self.k_positions
+        return transform(q, k, self.q_positions, n, **options)
 
     def _rotated(self, q: Tensor, k: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key under the rotations that are made, whatever the positions."""
@@ -101,7 +102,8 @@ class PreparedScheme:
         """b(m, n), which broadcasts to `pairs` (B, H, Tq, Tk); None without one."""
         bias = self.bias
         if bias is None and self.scheme.bias is not None:
-            bias = self.scheme.bias(self.q_positions, self.k_positions, **hidden)
+            states = self.scheme.states("bias", hidden)
+            bias = self.scheme.bias(self.q_positions, self.k_positions, **states)
         return bias if bias is None else _checks.score_bias("bias", bias, pairs)
 
     def allowed(self) -> Tensor | None:
@@ -201,19 +203,10 @@ def prepare(
     keys = q_positions if k_positions is None else k_positions
     order = _order(causal, q_positions, k_positions, q_order, k_order)
     before = scheme.before if isinstance(scheme, LayerSchemes) else scheme
-    embedding = checked_scheme("scheme", before).embedding
-    if embedding is not None:
-        added = embedding(q_positions)
-        if added.shape[-1] != x.shape[-1]:
-            raise ValueError(
-                f"scheme {before.name!r} adds an embedding of {added.shape[-1]} "
-                f"channels, and x has {x.shape[-1]}"
-            )
-        x = (x + added).to(x.dtype)
+    x = _embedded(x, checked_scheme("scheme", before), q_positions)
     pairs = (x.shape[0], 1, x.shape[1], _length(keys))  # (B, 1, Tq, Tk)
     if mask is not None:
-        heads = mask.shape[1] if isinstance(mask, Tensor) and mask.dim() == 4 else 1
-        checked_mask(mask, (pairs[0], heads, *pairs[2:]))
+        checked_mask(mask, _with_heads_of(mask, pairs))
     if order is not None:
         mask = order if mask is None else mask & order
     made = partial(
@@ -229,6 +222,28 @@ def prepare(
         return x, made(before)
     by_scheme = {layer: made(layer) for layer in dict.fromkeys(scheme)}
     return x, PreparedLayers(tuple(by_scheme[layer] for layer in scheme))
+
+
+def _embedded(x: Tensor, scheme: PositionScheme, positions: Tensor) -> Tensor:
+    """The tokens with what the scheme adds to them, in their own dtype."""
+    if scheme.embedding is None:
+        return x
+    added = scheme.embedding(positions)
+    if added.shape[-1] != x.shape[-1]:
+        raise ValueError(
+            f"scheme {scheme.name!r} adds an embedding of {added.shape[-1]} channels, "
+            f"and x has {x.shape[-1]}"
+        )
+    return (x + added).to(x.dtype)
+
+
+def _with_heads_of(value: Any, pairs: tuple[int, ...]) -> tuple[int, ...]:
+    """`pairs` (B, 1, Tq, Tk) with the heads of a mask or bias, where it has that axis.
+
+    How many there are is known in the layers alone.
+    """
+    heads = value.shape[1] if isinstance(value, Tensor) and value.dim() == 4 else 1
+    return (pairs[0], heads, *pairs[2:])
 
 
 def at_positions(
@@ -348,8 +363,7 @@ def _prepared(
         mask = own if mask is None else mask & own
     if scheme.bias is not None and "bias" not in scheme.reads_hidden_states:
         bias = scheme.bias(*positions)
-        heads = bias.shape[1] if isinstance(bias, Tensor) and bias.dim() == 4 else 1
-        bias = _checks.score_bias("bias", bias, (pairs[0], heads, *pairs[2:]))
+        bias = _checks.score_bias("bias", bias, _with_heads_of(bias, pairs))
     if in_order and mask is None and scheme.bias is None:
         kernel = KernelMask(in_order=True)
     elif scheme.bias is None or bias is not None:

@@ -64,7 +64,8 @@ def attention_weights(
     if scheme.scores is None:
         scores = q @ k.mT  # (B, H, Tq, Tk)
     else:
-        scores = scheme.scores(q, k, at.q_positions, at.k_positions, **hidden)
+        states = scheme.states("scores", hidden)
+        scores = scheme.scores(q, k, at.q_positions, at.k_positions, **states)
     scores = scores * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)
     bias = at.made_bias(scores.shape, **hidden)
     if bias is not None:
