@@ -20,7 +20,7 @@ import torch
 
 from benchmarks import attention, book, measure, rope
 from benchmarks.targets import reached
-from posenc_lib.lab.runs import write
+from posenc_lib.lab.measurements import write
 
 ROOT = Path(__file__).parent.parent
 # Seconds are those of each configuration, after a few rounds of all its cases.

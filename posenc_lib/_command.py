@@ -32,8 +32,12 @@ def add_command(
     example: str,
     exits: str = "0 done",
     details: str = "",
+    under: str = "",
 ) -> Parser:
-    """A parser for one command; `keys` are those of its JSON object."""
+    """A parser for one command; `keys` are those of its JSON object.
+
+    `under` is the command that it is a part of.
+    """
     parser: Parser = commands.add_parser(
         name,
         help=about,
@@ -44,7 +48,7 @@ def add_command(
                 (
                     details,
                     f"exit codes: {exits}, 2 an error, 130 interrupted",
-                    f"example: posenc {name} {example}".rstrip(),
+                    " ".join(f"example: posenc {under} {name} {example}".split()),
                 ),
             )
         ),

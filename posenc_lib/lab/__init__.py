@@ -1,34 +1,55 @@
-"""A laboratory: tasks that need order, a tiny Transformer, and stored longer runs.
+"""A laboratory of length generalisation: tasks, tiny Transformers, thousands of runs.
 
-The Transformer trains in seconds. `posenc lab three-back --out FILE` makes the runs
-that chapters read; `load("three_back")` reads them.
+`load()` reads the runs that come with the library, `select` and `accuracies` what one
+asks of them. `posenc lab run` makes runs, on one core or on a cluster; `posenc lab
+plan` says first how long that takes, and `posenc lab report` draws what came out.
 `python -m posenc_lib.lab.costs --out FILE` measures what attention costs;
-`load("costs")` reads it.
+`measured("costs")` reads it.
 """
 
-from posenc_lib.lab.extending import TUNING, extension_methods, extension_run
+from posenc_lib.lab.experiments import EXPERIMENTS
+from posenc_lib.lab.extending import METHODS
+from posenc_lib.lab.measurements import measured
 from posenc_lib.lab.model import Block, TinyTransformer
-from posenc_lib.lab.runs import (
-    EXPERIMENTS,
-    SCHEMES,
-    Settings,
-    accuracies,
-    evaluate,
-    load,
-    run,
-    scrambled,
-    sweep,
-    train_run,
+from posenc_lib.lab.runs import TUNING, Settings, evaluate, from_stored, run, trained
+from posenc_lib.lab.schemes import SCHEMES, scrambled
+from posenc_lib.lab.store import accuracies, load, select
+from posenc_lib.lab.sweep import sweep
+from posenc_lib.lab.tasks import (
+    IGNORE,
+    TASKS,
+    Task,
+    best_without_order,
+    common_token,
+    induction,
+    k_back,
+    last_mark,
+    reversed_addition,
+    sum_with_first,
+    text,
 )
-from posenc_lib.lab.tasks import IGNORE, Task, best_without_order, common_token, k_back
-from posenc_lib.lab.train import accuracy, correct_by_position, train
+from posenc_lib.lab.train import (
+    ADAM,
+    RECIPES,
+    SGD,
+    Recipe,
+    accuracy,
+    correct_by_position,
+    train,
+)
 
 __all__ = [
+    "ADAM",
     "EXPERIMENTS",
     "IGNORE",
+    "METHODS",
+    "RECIPES",
     "SCHEMES",
+    "SGD",
+    "TASKS",
     "TUNING",
     "Block",
+    "Recipe",
     "Settings",
     "Task",
     "TinyTransformer",
@@ -38,13 +59,19 @@ __all__ = [
     "common_token",
     "correct_by_position",
     "evaluate",
-    "extension_methods",
-    "extension_run",
+    "from_stored",
+    "induction",
     "k_back",
+    "last_mark",
     "load",
+    "measured",
+    "reversed_addition",
     "run",
     "scrambled",
+    "select",
+    "sum_with_first",
     "sweep",
+    "text",
     "train",
-    "train_run",
+    "trained",
 ]

@@ -1,160 +1,284 @@
-"""The command `posenc lab`, which makes longer runs and stores each when it is done."""
+"""The command `posenc lab`: plan, make and report many runs of tiny models."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from posenc_lib._command import Answer, Parser, add_command, table
-from posenc_lib.lab.extending import extension_run
-from posenc_lib.lab.runs import EXPERIMENTS, SCHEMES, Settings, run, sweep
+from posenc_lib.lab.experiments import EXPERIMENTS, EXPERIMENTS_IN_WORDS, SEEDS
+from posenc_lib.lab.runs import Settings, run
+from posenc_lib.lab.schemes import SCHEMES, SCHEMES_IN_WORDS
+from posenc_lib.lab.store import read
+from posenc_lib.lab.sweep import GROUP, Progress, extend, missing, sweep
+from posenc_lib.lab.train import ADAM
 
-RUNNERS = {"rope-longer": extension_run}  # the others use `run`
-
-EXPERIMENTS_IN_WORDS = {
-    "three-back": "name the token three places back; tested at longer lengths, too",
-    "common-token": "name the most common token, which needs no order",
-    "rope-longer": "a model with RoPE, run under other schemes beyond its length",
-}
-SCHEMES_IN_WORDS = {
-    "nope": "no positions",
-    "sinusoid": "sinusoids, added",
-    "learned": "a learned table, added",
-    "scrambled": "vectors of a hash of the position, added",
-    "bias": "T5's bias: 16 buckets, one for all distances from 12 on",
-    "bias-128": "T5's bias: 32 buckets, one for all distances from 128 on",
-    "rope": "RoPE with base 10,000",
-    "rope-100": "RoPE with base 100",
-    "rope-half": "RoPE on half of the channels",
-    "rope-half-100": "RoPE on half of the channels, with base 100",
-}
 DETAILS = f"""\
 experiments:
 {table(EXPERIMENTS_IN_WORDS)}
 
-schemes (rope-longer has one: rope):
+schemes:
 {table(SCHEMES_IN_WORDS)}
 
-A run is stored in FILE as soon as it is done. Stopped half-way and started again, the
-command makes the runs that are missing. Settings that are not given are those of the
-runs that the chapters read."""
+FILE has one line for each run, stored as soon as it is done. Stopped at any time and
+started again, the command makes the runs that are missing."""
+PROBE = 8  # steps of the short training from which a plan estimates a long one
 
 
 def add_parser(commands: Any) -> None:
-    """`lab`: for the parser of `posenc`."""
-    parser = add_command(
-        commands,
-        "lab",
-        run_command,
-        "train tiny models with several schemes, and store the runs",
-        keys="file, runs (how many it holds), new (how many were made now)",
-        example="three-back --scheme rope sinusoid --seeds 0 1 --out runs.json",
-        details=DETAILS,
+    """`lab` with its own commands: for the parser of `posenc`."""
+    about = "train many tiny models, and see which encodings carry further"
+    parser: Parser = commands.add_parser(
+        "lab", help=about, description=f"{about[0].upper()}{about[1:]}."
     )
+    parts = parser.add_subparsers(metavar="COMMAND", required=True)
+    made = add_command(
+        parts,
+        "run",
+        run_command,
+        "make the runs that a file does not have",
+        keys="file, runs (how many it holds), new, failed (messages), left",
+        exits="0 done, 1 some runs failed",
+        example="causal --scheme rope sinusoid --seeds 3 --out runs.jsonl",
+        details=DETAILS,
+        under="lab",
+    )
+    _add_choice(made)
+    _add_file(made, required=True)
+    made.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="make them on the workers of this Dask scheduler instead",
+    )
+    made.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="start no more runs after so many minutes",
+    )
+    planned = add_command(
+        parts,
+        "plan",
+        plan_command,
+        "say how many runs there are, and how long they will take here",
+        keys="experiments (name: runs, left, hours of one core), left, hours",
+        example="causal --seeds 3",
+        details=DETAILS,
+        under="lab",
+    )
+    _add_choice(planned)
+    _add_file(planned, required=False)
+
+
+def _add_choice(parser: Parser) -> None:
+    """Which runs, and where."""
     parser.add_argument(
         "experiment",
-        choices=list(EXPERIMENTS),
+        nargs="*",
         metavar="EXPERIMENT",
-        help="listed below",
+        help="listed below; all, if none is given",
     )
     parser.add_argument(
-        "--scheme",
-        nargs="+",
-        choices=list(SCHEMES),
-        metavar="NAME",
-        help="listed below; all, if not given",
+        "--scheme", nargs="+", metavar="NAME", help="listed below; all, if not given"
+    )
+    parser.add_argument(
+        "--task", nargs="+", metavar="TASK", help="all of the experiment, if not given"
     )
     parser.add_argument(
         "--seeds",
-        nargs="+",
         type=int,
-        default=[0, 1, 2, 3, 4],
-        metavar="SEED",
-        help="one run for each scheme and seed; 0 to 4, if not given",
+        default=len(SEEDS),
+        metavar="N",
+        help=f"seeds 0 to N − 1 of each setting; {len(SEEDS)}, if not given",
     )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes; one for each core, if not given",
+    )
+    parser.add_argument(
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="where models are trained: cpu or cuda; a GPU, if there is one",
+    )
+    parser.add_argument(
+        "--with",
+        dest="own",
+        type=Path,
+        metavar="FILE.py",
+        help="your own schemes, tasks and experiments",
+    )
+
+
+def _add_file(parser: Parser, *, required: bool) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        required=True,
+        required=required,
         metavar="FILE",
-        help="JSON file, made or added to",
+        help="JSON lines, made or added to",
     )
-    _add_settings(parser)
 
 
-def _add_settings(parser: Parser) -> None:
-    """An option for each field of `Settings` that a command line can hold."""
-    group = parser.add_argument_group("settings", "equal for all runs in a file")
-    unset = argparse.SUPPRESS
-    for field in fields(Settings):
-        option = f"--{field.name}"
-        if field.type == "int":
-            group.add_argument(option, type=int, default=unset, metavar="N")
-        elif field.type == "bool":
-            group.add_argument(
-                option, action=argparse.BooleanOptionalAction, default=unset
+def chosen(options: argparse.Namespace) -> tuple[dict[str, list[Settings]], str]:
+    """The settings of each experiment that is asked for, and the reader's own code."""
+    source = ""
+    if options.own is not None:
+        try:
+            source = options.own.read_text(encoding="utf-8")
+        except OSError as error:
+            raise type(error)(
+                f"{options.own} can't be read: {error.strerror}"
+            ) from None
+        extend(source)
+    for name, given, known in (
+        ("experiment", options.experiment, EXPERIMENTS),
+        ("scheme", options.scheme, SCHEMES),
+    ):
+        unknown = [one for one in given or () if one not in known]
+        if unknown:
+            raise ValueError(
+                f"{name} must be one of {', '.join(known)}; got {unknown[0]}"
             )
-        elif field.name == "lengths":
-            group.add_argument(option, nargs="+", type=int, default=unset, metavar="T")
+    if options.seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {options.seeds}")
+    if options.jobs < 0:
+        raise ValueError(f"jobs must be at least 1, got {options.jobs}")
+    names = dict.fromkeys(options.experiment or EXPERIMENTS)
+    wanted = {
+        name: [s for s in EXPERIMENTS[name] if _asked(s, options)] for name in names
+    }
+    if not any(wanted.values()):
+        raise ValueError(
+            "no run has this scheme and this task: the experiments have the tasks "
+            + ", ".join(sorted({s.task for n in names for s in EXPERIMENTS[n]}))
+        )
+    return wanted, source
+
+
+def _asked(settings: Settings, options: argparse.Namespace) -> bool:
+    return (options.scheme is None or settings.scheme in options.scheme) and (
+        options.task is None or settings.task in options.task
+    )
 
 
 def run_command(options: argparse.Namespace) -> Answer:
     """Make the runs that are missing."""
-    names = _schemes(options)
-    settings = _settings(options)
-    torch.set_num_threads(1)  # sums in another order give other weights
-    new = 0
+    wanted, source = chosen(options)
+    settings = [one for some in wanted.values() for one in some]
+    latest: list[Progress] = []
 
-    def make(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-        nonlocal new
-        made = RUNNERS.get(options.experiment, run)(*arguments, **keywords)
-        new += 1
-        return made
+    def show(progress: Progress) -> None:
+        latest.append(progress)
+        del latest[:-1]
+        print(f"\r{in_words(progress):<78}", end="", file=sys.stderr, flush=True)
 
     try:
-        stored = sweep(
+        rows = sweep(
             options.out,
             settings,
-            names,
-            dict.fromkeys(options.seeds),
-            make=make,
-            progress=True,
+            range(options.seeds),
+            jobs=options.jobs or -1,
+            dask=options.dask,
+            device=options.device,
+            source=source,
+            minutes=options.minutes,
+            progress=show,
         )
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # ends the line that shows the progress
         raise KeyboardInterrupt(
             f"finished runs are stored in {options.out}, "
             "and the same command makes the others"
         ) from None
-    runs = len(stored["runs"])
+    finally:
+        if latest:
+            print(file=sys.stderr)  # ends the line that shows the progress
+    (last,) = latest
+    lines = [f"{options.out}: {last.made} new runs, {len(rows)} in all"]
+    if last.left:
+        lines.append(f"{last.left} runs are left; the same command makes them")
+    lines += [f"failed: {message}" for message in last.failed]
     return Answer(
-        f"{options.out}: {new} new runs, {runs} in all",
-        {"file": str(options.out), "runs": runs, "new": new},
+        "\n".join(lines),
+        {
+            "file": str(options.out),
+            "runs": len(rows),
+            "new": last.made,
+            "failed": list(last.failed),
+            "left": last.left,
+        },
+        status=1 if last.failed else 0,
     )
 
 
-def _schemes(options: argparse.Namespace) -> list[str]:
-    if options.experiment not in RUNNERS:
-        return list(dict.fromkeys(options.scheme or SCHEMES))
-    others = [name for name in options.scheme or () if name != "rope"]
-    if others:
-        raise ValueError(
-            f"scheme must be rope in {options.experiment}, got {others[0]}"
-        )
-    return ["rope"]
+def in_words(progress: Progress) -> str:
+    """One line: how many runs are made, how many are left, and for how long."""
+    line = f"{progress.made} runs made, {progress.left} left"
+    if progress.failed:
+        line += f", {len(progress.failed)} groups failed"
+    if progress.remaining is not None and progress.left:
+        line += f", about {duration(progress.remaining)}"
+    return line
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    given = {
-        field.name: getattr(options, field.name)
-        for field in fields(Settings)
-        if hasattr(options, field.name)
-    }
-    if "lengths" in given:
-        given["lengths"] = tuple(given["lengths"])
-    return replace(EXPERIMENTS[options.experiment], **given)
+def duration(seconds: float) -> str:
+    """Seconds as a reader says them: 40 s, 12 min, 3.4 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def plan_command(options: argparse.Namespace) -> Answer:
+    """How many runs there are, and how long they take."""
+    wanted, _ = chosen(options)
+    rows = [] if options.out is None else read(options.out)
+    cores = options.jobs or os.cpu_count() or 1
+    lines, data, total_runs, total_seconds = [], {}, 0, 0.0
+    pace = _paces([s for some in wanted.values() for s in some], options.device)
+    for name, settings in wanted.items():
+        groups = missing(rows, settings, range(options.seeds))
+        left = sum(len(group.seeds) for group in groups)
+        seconds = sum(pace[_shape(g.settings)] * len(g.seeds) for g in groups)
+        runs = len(set(settings)) * options.seeds
+        lines.append(f"{name:<12} {runs:>6} runs, {left:>6} left, {duration(seconds)}")
+        data[name] = {"runs": runs, "left": left, "hours": round(seconds / 3600, 3)}
+        total_runs, total_seconds = total_runs + left, total_seconds + seconds
+    lines.append(
+        f"{total_runs} runs to make: about {duration(total_seconds)} of one core, "
+        f"{duration(total_seconds / cores)} on {cores}"
+    )
+    return Answer(
+        "\n".join(lines),
+        {
+            "experiments": data,
+            "left": total_runs,
+            "hours": round(total_seconds / 3600, 3),
+        },
+    )
+
+
+def _shape(settings: Settings) -> Settings:
+    """What the time of a run depends on: all but scheme, recipe and positions."""
+    return replace(settings, scheme="sinusoid", recipe=ADAM, positions="in order")
+
+
+def _paces(settings: Sequence[Settings], device: str) -> dict[Settings, float]:
+    """Seconds of a run of each shape, from a short training on this machine."""
+    paces = {}
+    for shape in dict.fromkeys(map(_shape, settings)):
+        seconds = []
+        for steps in (2, PROBE):
+            short = replace(shape, steps=steps)
+            seconds.append(run(short, range(GROUP), device=device)[0]["seconds"])
+        slope = max(0.0, seconds[1] - seconds[0]) / (PROBE - 2)
+        paces[shape] = seconds[0] + slope * (shape.steps - 2)
+    return paces

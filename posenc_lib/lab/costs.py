@@ -29,7 +29,8 @@ from posenc_lib.attention.toeplitz import (
     toeplitz_attention,
 )
 from posenc_lib.bias import alibi, alibi_slopes
-from posenc_lib.lab.runs import stored_or_new, versions, write
+from posenc_lib.lab.measurements import check_writable, stored_or_new, write
+from posenc_lib.lab.runs import versions
 from posenc_lib.positions import arange
 
 HEAD_DIM = 64
@@ -159,11 +160,11 @@ def main() -> None:
         resource.RLIMIT_AS, (LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1])
     )
     settings = {"head_dim": HEAD_DIM, "dtype": "float32", "threads": 1, "limit": LIMIT}
-    stored = stored_or_new(
-        options.out,
-        settings,
-        {**versions(), "instructions": torch.backends.cpu.get_cpu_capability()},
-    )
+    try:
+        stored = stored_or_new(options.out, settings, versions())
+        check_writable(options.out)
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"error: {error}\n")
     done = {(run["way"], run["tokens"]) for run in stored["runs"]}
     for name, tokens in product(WAYS, options.tokens):
         if (name, tokens) not in done:

@@ -1,63 +1,101 @@
-"""Longer runs: made by a command, stored with their settings, read by chapters."""
+"""A run: what it depends on, how it is made, and the row that is stored of it."""
 
 from __future__ import annotations
 
-import json
-import os
 import platform
-from collections.abc import Callable, Iterable
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import partial
-from importlib.resources import files
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from posenc_lib import _checks, embedding, scheme
-from posenc_lib.bias import T5Bias
+import posenc_lib
+from posenc_lib import _checks
+from posenc_lib.lab.extending import METHODS
 from posenc_lib.lab.model import TinyTransformer
-from posenc_lib.lab.tasks import Task, common_token, k_back
-from posenc_lib.lab.train import correct_by_position, train
+from posenc_lib.lab.schemes import SCHEMES, drawn_in_float64
+from posenc_lib.lab.tasks import TASKS, Task
+from posenc_lib.lab.train import (
+    ADAM,
+    Positions,
+    Recipe,
+    measure,
+    sequential,
+    train,
+)
+from posenc_lib.positions import randomised
 from posenc_lib.scheme import PositionScheme
 
-TASKS: dict[str, Task] = {"three-back": k_back(3), "common-token": common_token()}
+POSITIONS = ("in order", "randomised", "randomised reals", "coupled")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+AS_TRAINED = "as trained"
+
+# A little more training, at four times the length that a model was trained on.
+TUNING: dict[str, Any] = {"steps": 60, "batch": 16, "recipe": ADAM}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a run depends on besides its scheme and its seed.
+    """All that a run depends on besides its seed.
 
     Args:
         task: a name in `TASKS`.
+        scheme: a name in `SCHEMES`.
+        recipe: optimiser and rate.
         length: T of the training sequences.
         lengths: T of the test sequences.
         sequences: test sequences of each length.
-        steps, batch, lr: of `train`.
+        steps, batch: of `train`.
         width, heads, layers, masked: of `TinyTransformer`.
+        positions: of training and test: "in order", 0 … T−1; "randomised", an ordered
+            sample of as many integers below twice the longest length; "randomised
+            reals", of real numbers; "coupled", those that the task gives to tokens of
+            equal rank.
+        tests: names in `METHODS`: schemes under which the trained weights are tested.
+        tuned: some of the same, under which copies are trained a little further, with
+            `TUNING` at four times the length, before they are tested.
+        dtype: "float64", in which another processor's rounding, which training
+            magnifies, does not change the result; or "float32", in which it does.
+        block: positions whose answers are counted together.
 
     Raises:
-        TypeError, ValueError: the task is unknown; a number but `lr` is not an integer
-            ≥ 1; `lengths` is empty; a length is too short for the task.
+        TypeError, ValueError: a name that is unknown; a number that is not an integer ≥
+            1; `lengths` is empty.
 
     Chapter: 06
     """
 
     task: str
+    scheme: str
+    recipe: Recipe = ADAM
     length: int = 32
     lengths: tuple[int, ...] = (32, 64, 128, 256)
     sequences: int = 256
     steps: int = 400
     batch: int = 64
-    lr: float = 0.01
     width: int = 32
     heads: int = 1
     layers: int = 1
     masked: bool = False
+    positions: str = "in order"
+    tests: tuple[str, ...] = (AS_TRAINED,)
+    tuned: tuple[str, ...] = ()
+    dtype: str = "float64"
+    block: int = 1
 
     def __post_init__(self) -> None:
         _checks.one_of("task", self.task, tuple(TASKS))
+        _checks.one_of("scheme", self.scheme, tuple(SCHEMES))
+        _checks.one_of("positions", self.positions, POSITIONS)
+        _checks.one_of("dtype", self.dtype, tuple(DTYPES))
+        for name in (*self.tests, *self.tuned):
+            _checks.one_of("tests", name, tuple(METHODS))
         _checks.sizes(
             length=self.length,
             sequences=self.sequences,
@@ -66,216 +104,296 @@ class Settings:
             width=self.width,
             heads=self.heads,
             layers=self.layers,
+            block=self.block,
         )
         if not self.lengths:
             raise ValueError("lengths must name at least one length, got none")
-        for length in (self.length, *self.lengths):
-            TASKS[self.task].draw(1, length, torch.Generator())
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence of training and test."""
+        return max(self.length, *self.lengths)
+
+    @property
+    def last_position(self) -> int:
+        """The largest position there is."""
+        if self.positions == "in order":
+            return self.longest - 1
+        if self.positions == "coupled":
+            return int(_coupled(TASKS[self.task](), self.longest).max())
+        return 2 * self.longest - 1
 
 
-EXPERIMENTS: dict[str, Settings] = {
-    "three-back": Settings(
-        "three-back", lengths=(32, 36, 40, 48, 64, 80, 96, 128, 192, 256)
-    ),
-    "common-token": Settings("common-token"),
-    "rope-longer": Settings("three-back", sequences=64, masked=True),
-}
+def _coupled(task: Task, length: int, start: int = 0) -> Tensor:
+    assert task.coupled is not None  # as `Settings` has checked
+    return task.coupled(length, start)
 
 
-def scrambled(positions: Tensor, dim: int) -> Tensor:
-    """A deterministic formula without structure: positions' vectors are unrelated.
+def positions_of(settings: Settings, task: Task) -> Positions:
+    """`positions(length, generator)` of a run."""
+    maximum = 2 * settings.longest
 
-    Equation: PE(m, j) = √6 (frac(43758.5453 sin(12.9898 m + 78.233 j)) − ½)
-    Shapes: positions (..., T) → (..., T, d)
+    def integers(length: int, generator: torch.Generator) -> Tensor:
+        return randomised(length, maximum, generator=generator)
 
-    The fraction of a large multiple of a sine is a well-known cheap hash. The factor
-    gives it the sinusoid's mean square, ½. Nobody uses it as an encoding; chapter 06
-    needs one that can be computed and does not generalise.
+    def reals(length: int, generator: torch.Generator) -> Tensor:
+        drawn = torch.rand(length, dtype=torch.float64, generator=generator)
+        return (maximum * drawn).sort().values
 
-    Args:
-        positions: m.
-        dim: d, at least 1.
+    def coupled(length: int, generator: torch.Generator) -> Tensor:
+        positions = _coupled(task, length)
+        room = settings.last_position - int(positions.max()) + 1
+        start = int(torch.randint(room, (), generator=generator))
+        return _coupled(task, length, start)
 
-    Raises:
-        TypeError, ValueError: `positions` is not a tensor of integers, or `dim` is not
-            an integer ≥ 1.
-
-    Chapter: 06
-    """
-    m = _checks.position_tensor("positions", positions).to(torch.float64)
-    _checks.whole_number("dim", dim, least=1)
-    j = torch.arange(dim, dtype=torch.float64)
-    large = 43758.5453 * torch.sin(12.9898 * m[..., None] + 78.233 * j)
-    return (6**0.5 * (large - large.floor() - 0.5)).to(torch.float32)
+    return dict(zip(POSITIONS, (sequential, integers, reals, coupled), strict=True))[
+        settings.positions
+    ]
 
 
-def _redrawn(table: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A table with entries from N(0, 0.02²), in float64 as `train_run` explains."""
-    for entries in table.double().parameters():
-        nn.init.normal_(entries, std=0.02, generator=generator)
-    return table
-
-
-def _t5(
-    settings: Settings, generator: torch.Generator, buckets: int, far: int
-) -> PositionScheme:
-    """T5's bias, in both directions where nothing is masked."""
-    table = T5Bias(
-        settings.heads,
-        bidirectional=not settings.masked,
-        num_buckets=buckets,
-        max_distance=far,
-        std=0.02,
-    )
-    return PositionScheme("bias", bias=_redrawn(table, generator))
-
-
-# The scheme of a run. A learned table gets a row for every position that is tested, as
-# training leaves them.
-SCHEMES: dict[str, Callable[[Settings, torch.Generator], PositionScheme]] = {
-    "nope": lambda s, g: scheme.NOPE,
-    "sinusoid": lambda s, g: scheme.sinusoidal(s.width),
-    "learned": lambda s, g: PositionScheme(
-        "learned",
-        embedding=_redrawn(
-            embedding.LearnedEmbedding(max(s.length, *s.lengths), s.width), g
-        ),
-    ),
-    "scrambled": lambda s, g: PositionScheme(
-        "scrambled", embedding=partial(scrambled, dim=s.width)
-    ),
-    "bias": lambda s, g: _t5(s, g, 16, 12),
-    "bias-128": lambda s, g: _t5(s, g, 32, 128),
-    "rope": lambda s, g: scheme.rope(s.width // s.heads),
-    "rope-100": lambda s, g: scheme.rope(s.width // s.heads, base=100.0),
-    "rope-half": lambda s, g: scheme.rope(
-        s.width // s.heads, rotary_dim=s.width // s.heads // 2
-    ),
-    "rope-half-100": lambda s, g: scheme.rope(
-        s.width // s.heads, base=100.0, rotary_dim=s.width // s.heads // 2
-    ),
-}
-
-
-def train_run(
-    settings: Settings, name: str, seed: int, *, progress: bool = False
-) -> tuple[TinyTransformer, list[float]]:
-    """Build the model of a run and train it.
-
-    Shapes: → the model, and the loss of each step
-
-    One generator, seeded with `seed`, draws the scheme's parameters, then the weights,
-    then the batches. Training runs in float64, so that another processor's rounding,
-    which training magnifies, does not change the result.
+def check(settings: Iterable[Settings]) -> None:
+    """Whether each task has the lengths and positions that its runs ask for.
 
     Args:
-        settings: the settings.
-        name: of the scheme, in `SCHEMES`.
-        seed: of everything random.
-        progress: as in `train`.
+        settings: of runs; each task is drawn from once for each length.
 
     Raises:
-        ValueError: the scheme is unknown; then as `train`.
+        ValueError: a length is too short for the task; the task has no ranks to couple.
 
-    Chapter: 06
+    Chapter: 21
     """
-    _checks.one_of("name", name, tuple(SCHEMES))
-    generator = torch.Generator().manual_seed(seed)
-    task = TASKS[settings.task]
-    model = TinyTransformer(
+    wanted: dict[str, set[int]] = {}
+    for one in settings:
+        wanted.setdefault(one.task, set()).update((one.length, *one.lengths))
+        if one.positions == "coupled" and TASKS[one.task]().coupled is None:
+            raise ValueError(
+                f"positions can't be coupled in {one.task}, whose tokens have no rank"
+            )
+    for name, lengths in wanted.items():
+        task = TASKS[name]()
+        for length in sorted(lengths):
+            task.draw(1, length, torch.Generator())
+
+
+def model_of(
+    settings: Settings, task: Task, generator: torch.Generator
+) -> TinyTransformer:
+    """The model of a run before it is trained.
+
+    The generator draws the scheme's parameters, then the weights.
+    """
+    with drawn_in_float64():
+        scheme = SCHEMES[settings.scheme](settings, generator)
+    return TinyTransformer(
         task.vocabulary,
-        SCHEMES[name](settings, generator),
+        scheme,
         width=settings.width,
         heads=settings.heads,
         layers=settings.layers,
         masked=settings.masked,
-        dtype=torch.float64,
+        dtype=DTYPES[settings.dtype],
         generator=generator,
     )
-    return train(
-        model,
+
+
+def trained(
+    settings: Settings, seeds: Sequence[int], *, device: str = "cpu"
+) -> tuple[list[TinyTransformer], Tensor]:
+    """The models of some runs, trained as one.
+
+    Shapes: → S models; (S, steps): the loss of each step
+
+    One generator for each seed draws the scheme's parameters, then the weights, then
+    the batches. So a run depends on its own seed, and not on the others, on their order
+    or on where it is made.
+
+    Args:
+        settings: the settings.
+        seeds: of everything random, one for each model.
+        device: where the models are.
+
+    Raises:
+        ValueError: models that differ in more than their parameters and buffers: a
+            scheme that draws a tensor must register it as one of these.
+
+    Chapter: 21
+    """
+    check([settings])
+    task = TASKS[settings.task]()
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    models = [model_of(settings, task, g).to(device) for g in generators]
+    _check_alike(models, task, settings)
+    losses = train(
+        models,
         task,
         length=settings.length,
         steps=settings.steps,
         batch=settings.batch,
-        lr=settings.lr,
-        generator=generator,
-        progress=progress,
+        recipe=settings.recipe,
+        generators=generators,
+        positions=positions_of(settings, task),
     )
+    return models, losses
+
+
+@torch.no_grad()
+def _check_alike(
+    models: Sequence[TinyTransformer], task: Task, settings: Settings
+) -> None:
+    """Whether the first model with another's weights is that other model."""
+    tokens, _ = task.draw(2, settings.length, torch.Generator().manual_seed(0))
+    tokens = tokens.to(next(models[0].parameters()).device)
+    positions = positions_of(settings, task)(settings.length, torch.Generator())
+    for model in models[1:]:
+        weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        as_one = torch.func.functional_call(models[0], weights, (tokens, positions))
+        if not torch.allclose(as_one, model(tokens, positions), atol=1e-4):
+            raise ValueError(
+                f"scheme {settings.scheme!r} must hold all that it draws in parameters "
+                "and buffers of its modules; it has another tensor that differs "
+                "between seeds"
+            )
 
 
 def evaluate(
-    model: TinyTransformer,
+    models: Sequence[TinyTransformer],
     settings: Settings,
-    seed: int,
+    seeds: Sequence[int],
     *,
     scheme: PositionScheme | None = None,
-) -> dict[str, dict[str, list[int]]]:
-    """Test a model at all lengths, and count the correct answers at each position.
+) -> list[dict[str, dict[str, Any]]]:
+    """Test models at all lengths, and count the correct answers of each block.
 
-    Equation: correct_m and total_m of `correct_by_position`, for each length T
-    Shapes: → {"correct": {"T": [correct_0, …]}, "total": {"T": [total_0, …]}},
-        with the keys as strings, as in JSON
+    Equation: correct_m, total_m and loss of `measure`, for each length T, the first two
+        summed over the `block` positions from each multiple of it on
+    Shapes: → for each model {"correct": {"T": [n, …]}, "total": {"T": [n, …]},
+        "loss": {"T": number}}, with the keys as strings, as in JSON
 
     The test sequences come from a separate generator, so that runs with one seed are
     tested on the same ones.
 
     Args:
-        model: the model.
-        settings: task, lengths and number of sequences.
-        seed: of the sequences.
-        scheme: as in `correct_by_position`.
+        models: S models that differ in their parameters only.
+        settings: task, lengths, positions and number of sequences.
+        seeds: of the sequences, one for each model.
+        scheme: as in `measure`.
 
     Raises:
-        TypeError, ValueError: as `correct_by_position`.
+        TypeError, ValueError: as `measure`.
 
     Chapter: 06
     """
-    generator = torch.Generator().manual_seed(1_000_000 + seed)
-    counts: dict[str, dict[str, list[int]]] = {"correct": {}, "total": {}}
+    task = TASKS[settings.task]()
+    generators = [torch.Generator().manual_seed(1_000_000 + seed) for seed in seeds]
+    counts: list[dict[str, dict[str, Any]]] = [
+        {"correct": {}, "total": {}, "loss": {}} for _ in models
+    ]
     for length in settings.lengths:
-        correct, total = correct_by_position(
-            model,
-            TASKS[settings.task],
+        correct, total, loss = measure(
+            models,
+            task,
             length,
             sequences=settings.sequences,
-            generator=generator,
+            generators=generators,
+            positions=positions_of(settings, task),
             scheme=scheme,
         )
-        counts["correct"][str(length)] = correct.tolist()
-        counts["total"][str(length)] = total.tolist()
+        for s, one in enumerate(counts):
+            one["correct"][str(length)] = _by_block(correct[s], settings.block)
+            one["total"][str(length)] = _by_block(total[s], settings.block)
+            one["loss"][str(length)] = _stored(loss[s].item())
     return counts
 
 
-def last_loss(losses: list[float]) -> float:
-    """The mean loss of the last 20 steps, as it is stored."""
-    last = losses[-20:]
-    return round(sum(last) / len(last), 6)
+def _by_block(counts: Tensor, block: int) -> list[int]:
+    return [int(part.sum()) for part in counts.split(block)]
+
+
+def _stored(value: float, digits: int = 4) -> float | None:
+    """A number as JSON has it, which knows no NaN."""
+    return round(value, digits) if value - value == 0 else None
 
 
 def run(
-    settings: Settings, name: str, seed: int, *, progress: bool = False
-) -> dict[str, Any]:
-    """One run, ready to be stored: its last loss, and the counts of `evaluate`.
+    settings: Settings, seeds: Sequence[int], *, device: str = "cpu"
+) -> list[dict[str, Any]]:
+    """Runs of some seeds, each a row that is ready to be stored.
 
-    Shapes: → {"scheme": name, "seed": seed, "loss": number,
-        "correct": {…}, "total": {…}}
+    Shapes: → for each seed {"settings": {…}, "seed": n, "trained": loss,
+        "total": {"T": [n, …]}, "tests": {name: {"correct": {"T": [n, …]},
+        "loss": {"T": number}}}, "versions": {…}, "seconds": …, "made": …}
+
+    "trained" is the mean loss of the last 20 steps, None after a divergence. "tests"
+    has an entry for each name in `tests`, and one with "tuned " before it for each in
+    `tuned`. The seconds are those of the processor, a share of what all seeds took.
 
     Args:
-        settings, name, seed, progress: as in `train_run`.
+        settings, seeds, device: as in `trained`.
 
     Raises:
-        ValueError: as `train_run`.
+        ValueError: as `trained`.
 
     Chapter: 06
     """
-    model, losses = train_run(settings, name, seed, progress=progress)
-    return {
-        "scheme": name,
-        "seed": seed,
-        "loss": last_loss(losses),
-        **evaluate(model, settings, seed),
+    start = time.process_time()
+    models, losses = trained(settings, seeds, device=device)
+    schemes = {
+        name: METHODS[name](settings, models[0].scheme)
+        for name in dict.fromkeys((*settings.tests, *settings.tuned))
     }
+    tests = {
+        name: evaluate(models, settings, seeds, scheme=schemes[name])
+        for name in settings.tests
+    }
+    task = TASKS[settings.task]()
+    for name in settings.tuned:
+        copies = deepcopy(models)
+        for copy in copies:
+            copy.scheme = METHODS[name](settings, copy.scheme)
+        train(
+            copies,
+            task,
+            length=4 * settings.length,
+            generators=[torch.Generator().manual_seed(2_000_000 + s) for s in seeds],
+            **TUNING,
+        )
+        tests[f"tuned {name}"] = evaluate(copies, settings, seeds)
+    seconds = (time.process_time() - start) / len(seeds)
+    return [
+        {
+            "settings": as_stored(settings),
+            "seed": seed,
+            "trained": _stored(float(losses[s, -20:].mean())),
+            "total": next(iter(tests.values()))[s]["total"],
+            "tests": {
+                name: {part: counts[s][part] for part in ("correct", "loss")}
+                for name, counts in tests.items()
+            },
+            "versions": versions() | ({"text": task.data} if task.data else {}),
+            "commit": _commit(),
+            "device": device,
+            "seconds": round(seconds, 2),
+            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        for s, seed in enumerate(seeds)
+    ]
+
+
+def as_stored(settings: Settings) -> dict[str, Any]:
+    """Settings as a row has them, in the types of JSON."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(settings).items()
+    }
+
+
+def from_stored(stored: Mapping[str, Any]) -> Settings:
+    """The settings of a row."""
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in stored.items()
+    }
+    return Settings(**{**given, "recipe": Recipe(**given["recipe"])})
 
 
 def versions() -> dict[str, str]:
@@ -284,192 +402,25 @@ def versions() -> dict[str, str]:
     Chapter: 06
     """
     return {
+        "posenc_lib": posenc_lib.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "machine": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
     }
 
 
-def sweep(
-    path: Path,
-    settings: Settings,
-    names: Iterable[str],
-    seeds: Iterable[int],
-    *,
-    make: Callable[..., dict[str, Any]] = run,
-    progress: bool = False,
-) -> dict[str, Any]:
-    """All runs of some schemes and seeds, stored in a file after each of them.
-
-    Shapes: → {"settings": {…}, "versions": {…}, "runs": [run, …]}
-
-    Args:
-        path: the JSON file, made or added to; runs that it has are kept.
-        settings: of all runs in the file.
-        names: schemes, in `SCHEMES`.
-        seeds: seeds.
-        make: makes one run, as `run` and `extension_run` do.
-        progress: as in `train`.
-
-    Raises:
-        ValueError: a scheme is unknown; the file is not one of runs, or it has other
-            settings or versions. OSError: the file can't be written. All of it before
-            anything is run.
-
-    Chapter: 06
-    """
-    names = [_checks.one_of("names", name, tuple(SCHEMES)) for name in names]
-    stored = stored_or_new(path, asdict(settings), versions())
-    check_writable(path)
-    done = {(r["scheme"], r["seed"]) for r in stored["runs"]}
-    for name, seed in ((name, seed) for seed in seeds for name in names):
-        if (name, seed) not in done:
-            stored["runs"].append(make(settings, name, seed, progress=progress))
-            stored["runs"].sort(key=lambda r: (r["scheme"], r["seed"]))
-            write(path, stored)
-    return stored
-
-
-def load(name: str) -> dict[str, Any]:
-    """Stored runs by name, as `sweep` left them, or what `lab.costs` measured.
-
-    Shapes: → {"settings": Settings (a dict for "costs"), "versions": {…},
-        "runs": [run, …]}
-
-    Args:
-        name: "three_back", "costs" or another file of the package.
-
-    Raises:
-        ValueError: there is no such file.
-
-    Chapter: 06
-    """
-    folder = files("posenc_lib.lab").joinpath("data")
-    known = tuple(
-        sorted(
-            file.name.removesuffix(".json")
-            for file in folder.iterdir()
-            if file.name.endswith(".json")
-        )
-    )
-    _checks.one_of("name", name, known)
-    stored: dict[str, Any] = json.loads(
-        folder.joinpath(f"{name}.json").read_text(encoding="utf-8")
-    )
-    settings = stored["settings"]
-    if "task" in settings:
-        stored["settings"] = Settings(
-            **{**settings, "lengths": tuple(settings["lengths"])}
-        )
-    return stored
-
-
-def accuracies(
-    stored: dict[str, Any],
-    name: str,
-    length: int,
-    first: int = 0,
-    last: int | None = None,
-) -> Tensor:
-    """For each stored run of a scheme, the share of correct answers at one test length.
-
-    Equation: Σ_m correct_m / Σ_m total_m over positions m = first … last − 1
-    Shapes: → (runs,), float64
-
-    Args:
-        stored: what `load` returned.
-        name: the scheme of the runs.
-        length: T of the test sequences.
-        first: the first position that counts.
-        last: one more than the last position that counts; None is T.
-
-    Raises:
-        ValueError: no run has this scheme, or none was tested at this length.
-
-    Chapter: 06
-    """
-    runs = [run for run in stored["runs"] if run["scheme"] == name]
-    if not runs:
-        known = sorted({run["scheme"] for run in stored["runs"]})
-        raise ValueError(f"name must be one of {', '.join(known)}; got {name!r}")
-    key, tested = str(length), runs[0]["total"]
-    if key not in tested:
-        raise ValueError(f"length must be one of {', '.join(tested)}; got {length}")
-    part = slice(first, last)
-    shares = [
-        sum(run["correct"][key][part]) / sum(run["total"][key][part]) for run in runs
-    ]
-    return torch.tensor(shares, dtype=torch.float64)
-
-
-def stored_or_new(
-    path: Path, settings: dict[str, Any], versions: dict[str, str]
-) -> dict[str, Any]:
-    """The file's runs, if it is of these settings and versions; none without a file."""
-    expected = json.loads(json.dumps({"settings": settings, "versions": versions}))
-    if not path.exists():
-        return {**expected, "runs": []}
-    stored = _read(path)
-    for part, wanted in expected.items():
-        found = stored[part]
-        keys = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
-        if keys:
-            raise ValueError(
-                f"{path} holds runs with {part} {_named(found, keys)}, "
-                f"asked for {_named(wanted, keys)}: name another file"
-            )
-    return stored
-
-
-def _named(values: dict[str, Any], keys: Iterable[str]) -> str:
-    """Some of the values, each with its name."""
-    return ", ".join(f"{key} = {values.get(key)!r}" for key in keys)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A file of runs as `write` leaves it."""
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, name a file in it")
+def _commit() -> str | None:
+    """The commit that the library is at, if it is in a repository of its own."""
+    folder = Path(posenc_lib.__file__).parent
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not a whole file of runs ({error}): mend or remove it, "
-            "or name another file"
-        ) from error
-    kinds = {"settings": dict, "versions": dict, "runs": list}
-    if not isinstance(stored, dict) or not all(
-        isinstance(stored.get(part), kind) for part, kind in kinds.items()
-    ):
-        raise ValueError(
-            f"{path} is not a file of runs, which has {', '.join(kinds)}: "
-            "name another file"
-        )
-    return stored
-
-
-def check_writable(path: Path) -> None:
-    """Whether `write` can store there, found out before hours of training."""
-    part = _part(path)
-    try:
-        part.touch()
-        part.unlink()
-    except OSError as error:
-        raise type(error)(f"{path} can't be written: {error.strerror}") from error
-
-
-def write(path: Path, stored: dict[str, Any]) -> None:
-    """One line for each run; a stop while writing leaves the old file whole."""
-    runs = ",\n".join(json.dumps(r, separators=(",", ":")) for r in stored["runs"])
-    head = json.dumps(
-        {key: part for key, part in stored.items() if key != "runs"}, indent=1
-    )
-    text = f'{head[:-2]},\n "runs": [\n{runs}\n]}}\n'
-    part = _part(path)
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-
-
-def _part(path: Path) -> Path:
-    """Where a file is written until it is whole."""
-    return path.with_name(path.name + ".part")
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found
