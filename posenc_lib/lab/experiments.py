@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from posenc_lib.lab.extending import METHODS
 from posenc_lib.lab.runs import AS_TRAINED, Settings
 from posenc_lib.lab.train import RECIPES
 
@@ -29,44 +30,42 @@ SWEPT = (
     "rope-100",
 )
 CAUSAL_ONLY = ("cope", "fire")  # what they say of later keys means nothing
-
-# One layer and one head where one look-up is enough, as in the chapters; two layers of
-# four heads where an answer takes two steps.
-TWO_STEPS: dict[str, Any] = {"layers": 2, "heads": 4}
+REMEDIES = (AS_TRAINED, "window 1", "log n")
 
 
 def _task(task: str, length: int = 32, **changed: Any) -> Settings:
     """A task of the sweep, without its scheme and recipe."""
-    return replace(
-        Settings(
-            task,
-            "nope",
-            length=length,
-            lengths=(length, 2 * length, 4 * length, 8 * length),
-            sequences=64,
-            batch=32,
-            masked=True,
-            tests=(AS_TRAINED, "window 1", "log n"),
-            dtype="float32",
-            block=length,
-        ),
-        **changed,
+    plain = Settings(
+        task,
+        "nope",
+        length=length,
+        lengths=(length, 2 * length, 4 * length, 8 * length),
+        sequences=64,
+        batch=32,
+        masked=True,
+        dtype="float32",
+        block=length,
     )
+    return replace(plain, **changed)
 
 
-CAUSAL = (
-    _task("three-back"),
-    _task("forty-back", 64),
-    _task("last-mark"),
-    _task("induction", **TWO_STEPS, steps=600),
-    _task("sum-with-first", **TWO_STEPS),
-    replace(
-        _task("reversed-addition", 14, **TWO_STEPS, steps=600, batch=64),
-        lengths=(14, 26, 50, 98),  # 4, 8, 16 and 32 digits
-    ),
+# One layer where one look-up is enough, as in the chapters; two where an answer takes
+# two steps. A sum needs several tokens at once, and so several heads.
+NEAR = _task("three-back", tests=REMEDIES)
+FORTY = _task("forty-back", 64)
+INDUCTION = _task("induction", layers=2, steps=600, tests=REMEDIES)
+FAR = _task("sum-with-first", layers=2, tests=REMEDIES)
+DIGITS = _task(
+    "reversed-addition",
+    14,
+    lengths=(14, 26, 50, 98),  # 4, 8, 16 and 32 digits
+    layers=2,
+    heads=4,
+    steps=600,
+    batch=64,
 )
-NEAR, FAR = CAUSAL[0], CAUSAL[1]
-DIGITS = CAUSAL[-1]
+CAUSAL = (NEAR, FORTY, _task("last-mark"), INDUCTION, FAR, DIGITS)
+TEXT = _task("text", layers=2, heads=4, steps=600)
 
 
 def _each(
@@ -85,20 +84,67 @@ def _each(
     )
 
 
-def _encoder(task: Settings) -> Settings:
-    """The same task for a model that sees all tokens; log n counts a causal one's."""
-    return replace(task, masked=False, tests=(AS_TRAINED, "window 1"))
+def _encoder(task: str, length: int = 32) -> Settings:
+    """A task for a model that sees all tokens."""
+    return _task(task, length, masked=False, tests=REMEDIES[:2])
 
+
+# The runs that chapters 06 to 12 read: one layer, float64, answers by position.
+CLOSE = (32, 36, 40, 48, 64, 80, 96, 128, 192, 256)
+_MASKED = Settings("three-back", "rope", masked=True)
+_FEW = replace(_MASKED, lengths=CLOSE, sequences=64)
+CHAPTERS = (
+    *(
+        Settings("three-back", name, lengths=CLOSE)
+        for name in ("nope", "sinusoid", "learned", "scrambled", "bias", "rope")
+    ),
+    *(
+        Settings("common-token", name)
+        for name in ("nope", "sinusoid", "learned", "scrambled")
+    ),
+    *(
+        replace(settings, scheme=name)
+        for settings in (
+            replace(_MASKED, lengths=(32, 48, 64, 96, 128, 192, 256)),
+            replace(_MASKED, width=64),
+        )
+        for name in ("sinusoid", "bias", "rope")
+    ),
+    Settings("three-back", "rope", width=64),
+    *(
+        Settings("three-back", name, steps=300, batch=32, sequences=64)
+        for name in ("sinusoid", "bias", "bias-128")
+    ),
+    replace(_FEW, scheme="rope-100"),
+    replace(_FEW, width=64, scheme="rope-half"),
+    replace(_FEW, width=64, scheme="rope-half-100"),
+    replace(_FEW, width=64, heads=2),
+    *(
+        replace(
+            _MASKED,
+            width=width,
+            sequences=64,
+            block=256,
+            tests=tuple(METHODS),
+            tuned=(AS_TRAINED, "PI 2", "PI 4", "NTK 4", "step 4"),
+        )
+        for width in (32, 64)
+    ),
+)
 
 EXPERIMENTS: dict[str, tuple[Settings, ...]] = {
+    "chapters": CHAPTERS,
     "causal": _each(CAUSAL, SWEPT),
     "encoder": _each(
-        tuple(map(_encoder, (NEAR, FAR, _task("common-token")))),
+        (_encoder("three-back"),),
         tuple(name for name in SWEPT if name not in CAUSAL_ONLY),
-    ),
-    "wide": _each(
-        (NEAR, CAUSAL[4]), ("sinusoid", "bias", "bias-128", "rope"), width=64
-    ),
+    )
+    + _each(
+        (_encoder("forty-back", 64),),
+        ("nope", "sinusoid", "learned", "shaw", "xl", "bias", "bias-128", "rope"),
+    )
+    + _each((_encoder("common-token"),), ("nope", "sinusoid", "learned", "rope")),
+    "wide": _each((NEAR, FAR), ("sinusoid", "bias", "bias-128", "rope"), width=64),
     "randomised": _each(
         (NEAR, FAR),
         ("sinusoid", "learned", "bias-128", "alibi", "kerple", "rope"),
@@ -112,18 +158,15 @@ EXPERIMENTS: dict[str, tuple[Settings, ...]] = {
         tests=(AS_TRAINED,),
     ),
     "coupled": _each(
-        (DIGITS,),
-        ("sinusoid", "learned", "bias-128", "rope"),
-        positions="coupled",
-        tests=(AS_TRAINED,),
+        (DIGITS,), ("sinusoid", "learned", "bias-128", "rope"), positions="coupled"
     ),
     "text": _each(
-        (_task("text", **TWO_STEPS, steps=600),),
-        ("nope", "sinusoid", "learned", "bias", "bias-128", "alibi", "kerple", "rope"),
+        (TEXT,), ("nope", "sinusoid", "learned", "bias-128", "alibi", "rope")
     ),
 }
 
 EXPERIMENTS_IN_WORDS = {
+    "chapters": "the runs of chapters 06 to 12, in float64; they have five seeds",
     "causal": "six tasks, thirteen schemes, two recipes; window and temperature tested",
     "encoder": "three tasks for models that see all tokens",
     "wide": "a near and a far task at width 64",

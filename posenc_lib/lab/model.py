@@ -122,6 +122,7 @@ class TinyTransformer(nn.Module):
         _checks.whole_number("vocabulary", vocabulary, least=1)
         _checks.whole_number("layers", layers, least=1)
         self.scheme, self.masked = checked_scheme("scheme", scheme), masked
+        self.heads = heads
         self.tokens = nn.Parameter(
             torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
         )

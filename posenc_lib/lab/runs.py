@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import subprocess
 import time
@@ -261,7 +262,7 @@ def evaluate(
     seeds: Sequence[int],
     *,
     scheme: PositionScheme | None = None,
-) -> list[dict[str, dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """Test models at all lengths, and count the correct answers of each block.
 
     Equation: correct_m, total_m and loss of `measure`, for each length T, the first two
@@ -285,7 +286,7 @@ def evaluate(
     """
     task = TASKS[settings.task]()
     generators = [torch.Generator().manual_seed(1_000_000 + seed) for seed in seeds]
-    counts: list[dict[str, dict[str, Any]]] = [
+    counts: list[dict[str, Any]] = [
         {"correct": {}, "total": {}, "loss": {}} for _ in models
     ]
     for length in settings.lengths:
@@ -301,7 +302,7 @@ def evaluate(
         for s, one in enumerate(counts):
             one["correct"][str(length)] = _by_block(correct[s], settings.block)
             one["total"][str(length)] = _by_block(total[s], settings.block)
-            one["loss"][str(length)] = _stored(loss[s].item())
+            one["loss"][str(length)] = _stored(loss[s].item(), 4)
     return counts
 
 
@@ -309,9 +310,14 @@ def _by_block(counts: Tensor, block: int) -> list[int]:
     return [int(part.sum()) for part in counts.split(block)]
 
 
-def _stored(value: float, digits: int = 4) -> float | None:
-    """A number as JSON has it, which knows no NaN."""
-    return round(value, digits) if value - value == 0 else None
+def _last(losses: Tensor) -> float | None:
+    """The mean loss of the last 20 steps."""
+    return _stored(losses[-20:].mean().item(), 6)
+
+
+def _stored(value: float, digits: int) -> float | None:
+    """A number as it is stored; JSON knows no NaN."""
+    return round(value, digits) if math.isfinite(value) else None
 
 
 def run(
@@ -350,23 +356,26 @@ def run(
         copies = deepcopy(models)
         for copy in copies:
             copy.scheme = METHODS[name](settings, copy.scheme)
-        train(
+        after = train(
             copies,
             task,
             length=4 * settings.length,
             generators=[torch.Generator().manual_seed(2_000_000 + s) for s in seeds],
             **TUNING,
         )
-        tests[f"tuned {name}"] = evaluate(copies, settings, seeds)
+        tuned: list[dict[str, Any]] = evaluate(copies, settings, seeds)
+        for s, counts in enumerate(tuned):
+            counts["trained"] = _last(after[s])
+        tests[f"tuned {name}"] = tuned
     seconds = (time.process_time() - start) / len(seeds)
     return [
         {
             "settings": as_stored(settings),
             "seed": seed,
-            "trained": _stored(float(losses[s, -20:].mean())),
+            "trained": _last(losses[s]),
             "total": next(iter(tests.values()))[s]["total"],
             "tests": {
-                name: {part: counts[s][part] for part in ("correct", "loss")}
+                name: {part: x for part, x in counts[s].items() if part != "total"}
                 for name, counts in tests.items()
             },
             "versions": versions() | ({"text": task.data} if task.data else {}),

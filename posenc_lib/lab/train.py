@@ -290,8 +290,10 @@ def measure(
     device = next(models[0].parameters()).device
     correct, total = torch.zeros(2, count, length, dtype=torch.int64, device=device)
     losses = torch.zeros(count, dtype=torch.float64, device=device)
-    # sequences at once, so that the scores stay below 16 MiB a head and model
+    # Drawn so many at once, whatever the number of models, so that all of them draw the
+    # same; computed so many at once that the scores of all models stay in the cache.
     batch = max(1, 2**22 // length**2)
+    part = max(1, batch // (count * models[0].heads))
     for first in range(0, sequences, batch):
         tokens, targets, at = _drawn(
             task.test or task.draw,
@@ -301,10 +303,11 @@ def measure(
             generators,
             device,
         )
-        logits = stacked(tokens, at, scheme)
-        correct += (logits.argmax(-1) == targets).sum(1)
-        total += (targets != IGNORE).sum(1)
-        losses += _losses(logits, targets).flatten(1).sum(1, dtype=torch.float64)
+        for x, y in zip(tokens.split(part, 1), targets.split(part, 1), strict=True):
+            logits = stacked(x, at, scheme)
+            correct += (logits.argmax(-1) == y).sum(1)
+            total += (y != IGNORE).sum(1)
+            losses += _losses(logits, y).flatten(1).sum(1, dtype=torch.float64)
     return correct.cpu(), total.cpu(), (losses / total.sum(1)).cpu()
 
 
