@@ -20,8 +20,8 @@ SWEPT = (
     "learned",
     "shaw",
     "xl",
-    "bias",
-    "bias-128",
+    "t5-small",
+    "t5",
     "alibi",
     "kerple",
     "fire",
@@ -57,12 +57,11 @@ INDUCTION = _task("induction", layers=2, steps=600, tests=REMEDIES)
 FAR = _task("sum-with-first", layers=2, tests=REMEDIES)
 DIGITS = _task(
     "reversed-addition",
-    14,
-    lengths=(14, 26, 50, 98),  # 4, 8, 16 and 32 digits
+    17,
+    lengths=(17, 32, 62, 122),  # 5, 10, 20 and 40 binary digits
     layers=2,
     heads=4,
     steps=600,
-    batch=64,
 )
 CAUSAL = (NEAR, FORTY, _task("last-mark"), INDUCTION, FAR, DIGITS)
 TEXT = _task("text", layers=2, heads=4, steps=600)
@@ -96,7 +95,7 @@ _FEW = replace(_MASKED, lengths=CLOSE, sequences=64)
 CHAPTERS = (
     *(
         Settings("three-back", name, lengths=CLOSE)
-        for name in ("nope", "sinusoid", "learned", "scrambled", "bias", "rope")
+        for name in ("nope", "sinusoid", "learned", "scrambled", "t5-small", "rope")
     ),
     *(
         Settings("common-token", name)
@@ -108,12 +107,12 @@ CHAPTERS = (
             replace(_MASKED, lengths=(32, 48, 64, 96, 128, 192, 256)),
             replace(_MASKED, width=64),
         )
-        for name in ("sinusoid", "bias", "rope")
+        for name in ("sinusoid", "t5-small", "rope")
     ),
     Settings("three-back", "rope", width=64),
     *(
         Settings("three-back", name, steps=300, batch=32, sequences=64)
-        for name in ("sinusoid", "bias", "bias-128")
+        for name in ("sinusoid", "t5-small", "t5")
     ),
     replace(_FEW, scheme="rope-100"),
     replace(_FEW, width=64, scheme="rope-half"),
@@ -141,13 +140,13 @@ EXPERIMENTS: dict[str, tuple[Settings, ...]] = {
     )
     + _each(
         (_encoder("forty-back", 64),),
-        ("nope", "sinusoid", "learned", "shaw", "xl", "bias", "bias-128", "rope"),
+        ("nope", "sinusoid", "learned", "shaw", "xl", "t5-small", "t5", "rope"),
     )
     + _each((_encoder("common-token"),), ("nope", "sinusoid", "learned", "rope")),
-    "wide": _each((NEAR, FAR), ("sinusoid", "bias", "bias-128", "rope"), width=64),
+    "wide": _each((NEAR, FAR), ("sinusoid", "t5-small", "t5", "rope"), width=64),
     "randomised": _each(
         (NEAR, FAR),
-        ("sinusoid", "learned", "bias-128", "alibi", "kerple", "rope"),
+        ("sinusoid", "learned", "t5", "alibi", "kerple", "rope"),
         positions="randomised",
         tests=(AS_TRAINED,),
     )
@@ -158,11 +157,9 @@ EXPERIMENTS: dict[str, tuple[Settings, ...]] = {
         tests=(AS_TRAINED,),
     ),
     "coupled": _each(
-        (DIGITS,), ("sinusoid", "learned", "bias-128", "rope"), positions="coupled"
+        (DIGITS,), ("sinusoid", "learned", "t5", "rope"), positions="coupled"
     ),
-    "text": _each(
-        (TEXT,), ("nope", "sinusoid", "learned", "bias-128", "alibi", "rope")
-    ),
+    "text": _each((TEXT,), ("nope", "sinusoid", "learned", "t5", "alibi", "rope")),
 }
 
 EXPERIMENTS_IN_WORDS = {

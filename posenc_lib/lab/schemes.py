@@ -62,7 +62,7 @@ def _t5(s: Settings, g: torch.Generator, buckets: int, far: int) -> PositionSche
         std=0.02,
         generator=g,
     )
-    return PositionScheme("bias", bias=table)
+    return PositionScheme("T5", bias=table)
 
 
 def _shaw(s: Settings, g: torch.Generator) -> PositionScheme:
@@ -96,8 +96,8 @@ SCHEMES: dict[str, Builder] = {
     ),
     "shaw": _shaw,
     "xl": _xl,
-    "bias": partial(_t5, buckets=16, far=12),
-    "bias-128": partial(_t5, buckets=32, far=128),
+    "t5-small": partial(_t5, buckets=16, far=12),
+    "t5": partial(_t5, buckets=32, far=128),
     "alibi": lambda s, g: scheme.alibi(s.heads),
     "kerple": lambda s, g: scheme.kerple(s.heads, generator=g),
     "fire": lambda s, g: scheme.fire(s.heads, threshold=float(s.length), generator=g),
@@ -115,8 +115,8 @@ SCHEMES_IN_WORDS = {
     "scrambled": "vectors of a hash of the position, added",
     "shaw": "Shaw's vectors of distances, one for all from 3/4 of the length on",
     "xl": "Transformer-XL's score of four terms",
-    "bias": "T5's bias: 16 buckets, one for all distances from 12 on",
-    "bias-128": "T5's bias: 32 buckets, one for all distances from 128 on",
+    "t5-small": "T5's bias: 16 buckets, one for all distances from 12 on",
+    "t5": "T5's bias: 32 buckets, one for all distances from 128 on",
     "alibi": "ALiBi's fixed slopes",
     "kerple": "KERPLE's learned logarithm of the distance",
     "fire": "FIRE's network of the distance over the query's position",

@@ -339,7 +339,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "induction": induction,
     "last-mark": last_mark,
     "sum-with-first": sum_with_first,
-    "reversed-addition": reversed_addition,
+    "reversed-addition": partial(reversed_addition, 2),
     "common-token": common_token,
     "text": text,
 }
