@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
-from math import exp
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +14,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from posenc_lib.figures import style
-from posenc_lib.lab.runs import AS_TRAINED, Settings, from_stored
+from posenc_lib.lab.runs import Settings, from_stored
 from posenc_lib.lab.store import Row, accuracies
 from posenc_lib.lab.train import ADAM
 
@@ -187,7 +183,7 @@ def dots(found: Sequence[Summary]) -> Figure:
     schemes = list(dict.fromkeys(one.settings.scheme for one in found))
     recipes = list(dict.fromkeys(one.settings.recipe for one in found))
     settings = found[0].settings
-    longer = [T for T in settings.lengths if T > settings.length][-len(COLOURS) :]
+    longer = [T for T in settings.lengths if settings.length < T][-len(COLOURS) :]
     with style.context():
         figure = Figure(figsize=(4.5 * len(recipes), 1.2 + 0.32 * len(schemes)))
         panels = figure.subplots(1, len(recipes), sharey=True, squeeze=False)[0]
