@@ -13,7 +13,7 @@ from posenc_lib.lab.measurements import measured
 from posenc_lib.lab.model import Block, TinyTransformer
 from posenc_lib.lab.runs import TUNING, Settings, evaluate, from_stored, run, trained
 from posenc_lib.lab.schemes import SCHEMES, scrambled
-from posenc_lib.lab.store import accuracies, load, select
+from posenc_lib.lab.store import Row, accuracies, load, select
 from posenc_lib.lab.sweep import sweep
 from posenc_lib.lab.tasks import (
     IGNORE,
@@ -50,6 +50,7 @@ __all__ = [
     "TUNING",
     "Block",
     "Recipe",
+    "Row",
     "Settings",
     "Task",
     "TinyTransformer",

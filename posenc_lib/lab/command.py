@@ -16,7 +16,7 @@ from posenc_lib._command import Answer, Parser, add_command, table
 from posenc_lib.lab.experiments import EXPERIMENTS, EXPERIMENTS_IN_WORDS, SEEDS
 from posenc_lib.lab.runs import Settings, run
 from posenc_lib.lab.schemes import SCHEMES, SCHEMES_IN_WORDS
-from posenc_lib.lab.store import read
+from posenc_lib.lab.store import load, read
 from posenc_lib.lab.sweep import GROUP, Progress, extend, missing, sweep
 from posenc_lib.lab.train import ADAM
 
@@ -75,6 +75,25 @@ def add_parser(commands: Any) -> None:
     )
     _add_choice(planned)
     _add_file(planned, required=False)
+    reported = add_command(
+        parts,
+        "report",
+        report_command,
+        "make tables and figures of a file of runs, and say what decides",
+        keys="files",
+        example="runs.jsonl --out report",
+        under="lab",
+    )
+    reported.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="JSON lines of `posenc lab run`; the library's own sweep, if not given",
+    )
+    reported.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="made if not there"
+    )
 
 
 def _add_choice(parser: Parser) -> None:
@@ -263,6 +282,22 @@ def plan_command(options: argparse.Namespace) -> Answer:
             "left": total_runs,
             "hours": round(total_seconds / 3600, 3),
         },
+    )
+
+
+def report_command(options: argparse.Namespace) -> Answer:
+    """Tables, figures and an analysis of variance."""
+    rows = load() if options.file is None else load(options.file)
+    try:
+        from posenc_lib.lab.report import write
+    except ImportError as error:
+        raise ValueError(
+            f"a report needs {error.name}: pip install 'posenc-lib[lab]'"
+        ) from None
+    files = write(rows, options.out)
+    return Answer(
+        f"{len(rows)} runs: {files[-2]} and {len(files) - 1} other files",
+        {"files": [str(file) for file in files]},
     )
 
 

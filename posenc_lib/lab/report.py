@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from posenc_lib.figures import style
-from posenc_lib.lab.runs import Settings, from_stored
+from posenc_lib.lab.runs import AS_TRAINED, Settings, from_stored
 from posenc_lib.lab.store import Row, accuracies
 from posenc_lib.lab.train import ADAM
 
@@ -281,3 +282,111 @@ def variance(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
     found["share"] = found["sum_sq"] / found["sum_sq"].sum()
     found.index = [name.replace("C(", "").replace(")", "") for name in found.index]
     return found
+
+
+FACTORS = ("task", "scheme", "recipe", "width")
+
+
+def decided(runs: pd.DataFrame) -> str:
+    """What decides how much of a task is left at the longest length, in words.
+
+    Two analyses of causal models with positions in order: of all runs, since who picks
+    a scheme can't know whether it will learn; and for each task, of the schemes that
+    learned it in all runs of every recipe.
+
+    Args:
+        runs: of `frame`.
+
+    Chapter: 21
+    """
+    plain = runs[runs.masked & (runs.positions == "in order") & (runs.task != "text")]
+    parts = []
+    for widths in sorted({tuple(sorted(set(plain.width))), (plain.width.min(),)}):
+        chosen = _crossed(plain[plain.width.isin(widths)], FACTORS)
+        factors = [f for f in FACTORS if chosen[f].nunique() > 1]
+        if len(factors) > 1:
+            parts.append(_in_words("All runs", chosen, factors))
+    for task, group in plain[plain.width == plain.width.min()].groupby("task"):
+        least = group.groupby("scheme").trained.min()
+        chosen = _crossed(
+            group[group.scheme.isin(least[least >= LEARNED].index)],
+            ("scheme", "recipe"),
+        )
+        if chosen.scheme.nunique() > 1 and chosen.recipe.nunique() > 1:
+            head = f"{task}, schemes that learned it in every run"
+            parts.append(_in_words(head, chosen, ["scheme", "recipe"]))
+    return "\n\n".join(parts) or "Too few runs to compare."
+
+
+def _crossed(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
+    """The runs of the tasks and schemes that have all combinations of the factors."""
+    while len(runs):
+        counts = runs.groupby(list(factors)).size()
+        full = int(np.prod([runs[factor].nunique() for factor in factors]))
+        if len(counts) == full:
+            return runs
+        # The scheme or task that lacks most is the one that goes.
+        worst = min(
+            (counts.groupby(level=level).size().rename(level) for level in factors[:2]),
+            key=lambda sizes: sizes.min() / sizes.max(),
+        )
+        runs = runs[runs[worst.name] != worst.idxmin()]
+    return runs
+
+
+def _in_words(head: str, runs: pd.DataFrame, factors: list[str]) -> str:
+    """One analysis of variance as a Markdown table."""
+    found = variance(runs, factors)
+    levels = "; ".join(
+        f"{factor}: {', '.join(map(str, sorted(set(runs[factor]))))}"
+        for factor in factors
+    )
+    lines = [
+        f"**{head}.** {len(runs)} runs. {levels}.",
+        "",
+        "| factor | share of the variance | df | F | p |",
+        "|---|---|---|---|---|",
+    ]
+    for name, line in found.sort_values("share", ascending=False).iterrows():
+        f, p = line["F"], line["PR(>F)"]
+        tested = f"{f:.1f} | {p:.1g}" if f == f else " | "
+        label = "seed" if name == "Residual" else str(name).replace(":", " × ")
+        lines.append(f"| {label} | {line['share']:.1%} | {line['df']:.0f} | {tested} |")
+    return "\n".join(lines)
+
+
+def write(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """The whole report: `report.md` with its figures, and `runs.csv`.
+
+    Shapes: → the files
+
+    Args:
+        rows: of `load`.
+        folder: made if it is not there.
+
+    Raises:
+        ValueError: there is no row. OSError: the folder can't be written.
+
+    Chapter: 21
+    """
+    if not rows:
+        raise ValueError("rows must be at least one, got none")
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds: dict[Settings, list[Summary]] = {}
+    for one in summaries(rows):
+        # tests are columns of one table, whatever other tests a setting has
+        kinds.setdefault(replace(_kind(one.settings), tests=()), []).append(one)
+    parts, files = ["# Runs of the laboratory\n"], []
+    for number, (kind, found) in enumerate(kinds.items(), 1):
+        parts.append(f"## {title(kind)}\n\n{table(found, kind.lengths)}\n")
+        plain = [one for one in found if one.test == AS_TRAINED]
+        if kind.task != "text" and plain:
+            files.append(folder / f"{number:02d}-{kind.task}.png")
+            dots(plain).savefig(files[-1], dpi=style.DPI)
+            parts.append(f"![{title(kind)}]({files[-1].name})\n")
+    runs = frame(rows)
+    parts.append(f"## What decides\n\n{decided(runs)}\n")
+    files += [folder / "report.md", folder / "runs.csv"]
+    files[-2].write_text("\n".join(parts), encoding="utf-8")
+    runs.to_csv(files[-1], index=False)
+    return files

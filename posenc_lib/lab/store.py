@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from posenc_lib import _checks
 from posenc_lib.lab.runs import AS_TRAINED, Settings
 
 Row = dict[str, Any]
+ZIPPED = ".jsonl.gz"  # of the library's own stores: rows repeat one another
 KINDS = {"settings": dict, "seed": int, "tests": dict, "total": dict, "versions": dict}
 
 
@@ -85,16 +87,22 @@ class Store:
     @contextmanager
     def open(self) -> Iterator[Store]:
         """Keep the file for this process, and take a cut line away."""
+        lock = FileLock(f"{self.path}.lock", blocking=False)
         try:
-            with FileLock(f"{self.path}.lock", blocking=False):
-                self.rows = read(self.path)
-                self._take_cut_line_away()
-                yield self
+            lock.acquire()
         except Timeout:
             raise OSError(
                 f"{self.path} is being added to by another process: wait for it, or "
                 "name another file"
             ) from None
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        try:
+            self.rows = read(self.path)
+            self._take_cut_line_away()
+            yield self
+        finally:
+            lock.release()
 
     def _take_cut_line_away(self) -> None:
         try:
@@ -111,12 +119,13 @@ class Store:
     def add(self, rows: Sequence[Row]) -> None:
         """Append rows, all or none: what a full disk cuts is taken back."""
         text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        left = text.encode()
         size = self.path.stat().st_size
         try:
-            with self.path.open("ab") as file:
+            with self.path.open("ab", buffering=0) as file:
                 try:
-                    file.write(text.encode())
-                    file.flush()
+                    while left:
+                        left = left[file.write(left) :]
                     os.fsync(file.fileno())
                 except OSError:
                     file.truncate(size)
@@ -134,7 +143,9 @@ def stored_names() -> tuple[str, ...]:
     """The stores that come with the library."""
     folder = files("posenc_lib.lab").joinpath("data")
     names = (file.name for file in folder.iterdir())
-    return tuple(sorted(n.removesuffix(".jsonl") for n in names if n.endswith("jsonl")))
+    return tuple(
+        sorted(name[: -len(ZIPPED)] for name in names if name.endswith(ZIPPED))
+    )
 
 
 def load(name: str | Path = "sweep") -> list[Row]:
@@ -155,8 +166,9 @@ def load(name: str | Path = "sweep") -> list[Row]:
             raise ValueError(f"name must be a file of rows, {name} is not there")
         return read(name)
     _checks.one_of("name", name, stored_names())
-    text = files("posenc_lib.lab").joinpath("data", f"{name}.jsonl").read_bytes()
-    return [_row(Path(name), i, line) for i, line in enumerate(text.splitlines(), 1)]
+    zipped = files("posenc_lib.lab").joinpath("data", f"{name}{ZIPPED}").read_bytes()
+    lines = gzip.decompress(zipped).splitlines()
+    return [_row(Path(name), number, line) for number, line in enumerate(lines, 1)]
 
 
 def select(rows: Iterable[Row], **settings: Any) -> list[Row]:

@@ -119,7 +119,14 @@ def _backend(dask: str | None) -> Iterator[None]:
     from distributed import Client
     from joblib import parallel_config
 
-    with Client(dask, timeout="10s") as client, parallel_config("dask", client=client):
+    try:
+        client = Client(dask, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise OSError(
+            "dask must be the address of a scheduler that runs, such as "
+            f"tcp://127.0.0.1:8786; {dask} does not answer ({error})"
+        ) from None
+    with client, parallel_config("dask", client=client):
         yield
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,8 +13,43 @@ from posenc_lib.embedding import LearnedEmbedding
 from posenc_lib.scheme import NOPE, PositionScheme
 
 TINY = lab.Settings(
-    "three-back", length=8, lengths=(8, 12), sequences=6, steps=2, batch=2, width=8
+    "three-back",
+    "nope",
+    length=8,
+    lengths=(8, 12),
+    sequences=6,
+    steps=2,
+    batch=2,
+    width=8,
 )
+# What a reader adds: one scheme, one task, one experiment.
+OWN = """\
+from functools import partial
+from posenc_lib import lab, scheme
+
+lab.SCHEMES["rope-7"] = lambda settings, generator: scheme.rope(settings.width, 7.0)
+lab.TASKS["two-back"] = partial(lab.k_back, 2)
+lab.EXPERIMENTS["own"] = tuple(
+    lab.Settings("two-back", name, recipe=recipe, length=8, lengths=(8, 12),
+                 sequences=6, steps=STEPS, batch=2, width=8)
+    for name in ("rope-7", "t5") for recipe in lab.RECIPES.values()
+)
+"""
+
+
+def own(steps: int = 2) -> str:
+    """A reader's file, whose runs take so many steps."""
+    return OWN.replace("STEPS", str(steps))
+
+
+def outcome(row: lab.Row) -> dict[str, object]:
+    """A row without when, where and how fast it was made."""
+    return {k: v for k, v in row.items() if k not in ("seconds", "made", "commit")}
+
+
+def tiny(**changed: object) -> lab.Settings:
+    """Settings of a run that takes a moment."""
+    return replace(TINY, **changed)
 
 
 def model(
