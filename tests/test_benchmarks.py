@@ -12,7 +12,7 @@ import torch
 from benchmarks import __main__ as bench
 from benchmarks import measure, peers, rope
 from benchmarks.targets import reached
-from posenc_lib.lab.runs import write
+from posenc_lib.lab.measurements import write
 
 CPU = torch.device("cpu")
 

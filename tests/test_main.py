@@ -117,15 +117,18 @@ def test_help_names_every_command_on_a_line_and_the_exit_codes(
         assert re.search(rf"^  {code} +\w", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+PARTS = ("lab run", "lab plan", "lab report")
+
+
+@pytest.mark.parametrize("name", [*NAMES[:-1], *PARTS])
 def test_help_of_a_command_has_its_exit_codes_json_keys_and_an_example(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    status, out, _ = run(capsys, name, "--help")
+    status, out, _ = run(capsys, *name.split(), "--help")
     assert status == 0
     assert out.startswith(f"usage: posenc {name} ")
     codes = re.findall(r"^exit codes: (.*)$", out, re.MULTILINE)
-    one = "1 .*, " if name in ("diff", "doctor") else ""
+    one = "1 .*, " if name in ("diff", "doctor", "lab run") else ""
     assert re.fullmatch(rf"0 .*, {one}2 an error, 130 interrupted", *codes)
     assert "--json" in out
     assert f"example: posenc {name}" in out
@@ -435,8 +438,8 @@ def test_what_nobody_foresaw_is_one_line(
 def test_an_interrupted_lab_says_that_finished_runs_are_stored(tmp_path: Path) -> None:
     line, settings = python(
         tmp_path,
-        *("-m", "posenc_lib", "lab", "three-back", "--scheme", "nope", "--out"),
-        *("runs.json", "--steps", "100000", "--batch", "2", "--width", "8"),
+        *("-m", "posenc_lib", "lab", "run", "chapters", "--scheme", "nope"),
+        *("--out", "runs.jsonl"),
     )
     running = subprocess.Popen(line, stderr=subprocess.PIPE, **settings)
     assert running.stderr is not None
@@ -445,7 +448,7 @@ def test_an_interrupted_lab_says_that_finished_runs_are_stored(tmp_path: Path) -
     err = running.stderr.read().decode()
     assert running.wait(60) == 130
     assert err.splitlines()[-1] == (
-        "interrupted; finished runs are stored in runs.json, "
+        "interrupted; finished runs are stored in runs.jsonl, "
         "and the same command makes the others"
     )
     assert "Traceback" not in err

@@ -44,13 +44,16 @@ print(json.dumps({
     "shipped": len(list(map(read, shipped()))),
     "claims": len(claims()),
     "encodings": len([zoo.describe(entry) for entry in zoo.encodings()]),
-    "runs": len(lab.load("three_back")["runs"]),
+    "runs": len(lab.load("chapters")),
 }))
 """
-TINY = (
-    *("--seeds", "0", "--out", "runs.json", "--steps", "2", "--batch", "2"),
-    *("--width", "8", "--sequences", "4"),
+OWN = """
+from posenc_lib import lab
+lab.EXPERIMENTS["own"] = (
+    lab.Settings("three-back", "rope", steps=2, batch=2, sequences=4, width=8),
 )
+"""
+TINY = ("--with", "own.py", "--seeds", "1", "--jobs", "1", "--out", "runs.jsonl")
 # Arguments of `posenc`, its exit code, and a text that it prints.
 COMMANDS = {
     "version": (("--version",), 0, f"posenc {posenc_lib.__version__}"),
@@ -61,9 +64,9 @@ COMMANDS = {
     "zoo": (("zoo", "yarn"), 0, "tests/rotary/test_scaling.py"),
     "doctor": (("doctor", "mine:apply", "--head-dim", "16"), 0, "Nothing"),
     "lab": (
-        ("lab", "three-back", "--scheme", "rope", *TINY),
+        ("lab", "run", "own", *TINY),
         0,
-        "runs.json: 1 new runs, 1 in all",
+        "runs.jsonl: 1 new runs, 1 in all",
     ),
     "error": (("inspect", "nonesuch"), 2, "error: source must be a file"),
 }
@@ -209,6 +212,7 @@ def alone(built: Path) -> Path:
 def test_the_program_of_the_wheel(alone: Path, tmp_path: Path, name: str) -> None:
     arguments, status, text = COMMANDS[name]
     (tmp_path / "mine.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     done = subprocess.run(
         [alone.with_name("posenc"), *arguments],
         cwd=tmp_path,
@@ -232,7 +236,7 @@ def test_the_wheel_has_its_data(alone: Path, tmp_path: Path) -> None:
         "shipped": len(shipped()),
         "claims": len(claims()),
         "encodings": len(zoo.encodings()),
-        "runs": len(lab.load("three_back")["runs"]),
+        "runs": len(lab.load("chapters")),
     }
 
 

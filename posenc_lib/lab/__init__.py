@@ -11,8 +11,9 @@ from posenc_lib.lab.experiments import EXPERIMENTS
 from posenc_lib.lab.extending import METHODS
 from posenc_lib.lab.measurements import measured
 from posenc_lib.lab.model import Block, TinyTransformer
-from posenc_lib.lab.runs import TUNING, Settings, evaluate, from_stored, run, trained
+from posenc_lib.lab.runs import TUNING, evaluate, run, trained
 from posenc_lib.lab.schemes import SCHEMES, scrambled
+from posenc_lib.lab.settings import Settings, from_stored
 from posenc_lib.lab.store import Row, accuracies, load, select
 from posenc_lib.lab.sweep import sweep
 from posenc_lib.lab.tasks import (

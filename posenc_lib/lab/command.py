@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 
 from posenc_lib._command import Answer, Parser, add_command, table
 from posenc_lib.lab.experiments import EXPERIMENTS, EXPERIMENTS_IN_WORDS, SEEDS
-from posenc_lib.lab.runs import Settings, run
+from posenc_lib.lab.runs import run
 from posenc_lib.lab.schemes import SCHEMES, SCHEMES_IN_WORDS
+from posenc_lib.lab.settings import Settings
 from posenc_lib.lab.store import load, read
 from posenc_lib.lab.sweep import GROUP, Progress, extend, missing, sweep
 from posenc_lib.lab.train import ADAM
@@ -36,7 +38,10 @@ def add_parser(commands: Any) -> None:
     """`lab` with its own commands: for the parser of `posenc`."""
     about = "train many tiny models, and see which encodings carry further"
     parser: Parser = commands.add_parser(
-        "lab", help=about, description=f"{about[0].upper()}{about[1:]}."
+        "lab",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog="posenc lab COMMAND --help says more; example: posenc lab plan",
     )
     parts = parser.add_subparsers(metavar="COMMAND", required=True)
     made = add_command(
@@ -168,6 +173,13 @@ def chosen(options: argparse.Namespace) -> tuple[dict[str, list[Settings]], str]
             raise ValueError(
                 f"{name} must be one of {', '.join(known)}; got {unknown[0]}"
             )
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device must be cpu or cuda, as PyTorch names it, got {options.device} "
+            f"({str(error).splitlines()[0]})"
+        ) from None
     if options.seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {options.seeds}")
     if options.jobs < 0:
@@ -184,6 +196,13 @@ def chosen(options: argparse.Namespace) -> tuple[dict[str, list[Settings]], str]
     return wanted, source
 
 
+def _need(*packages: str) -> None:
+    """Find out before anything is made whether packages of the extra are there."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise ValueError(f"this needs {package}: pip install 'posenc-lib[lab]'")
+
+
 def _asked(settings: Settings, options: argparse.Namespace) -> bool:
     return (options.scheme is None or settings.scheme in options.scheme) and (
         options.task is None or settings.task in options.task
@@ -193,6 +212,8 @@ def _asked(settings: Settings, options: argparse.Namespace) -> bool:
 def run_command(options: argparse.Namespace) -> Answer:
     """Make the runs that are missing."""
     wanted, source = chosen(options)
+    if options.jobs != 1 or options.dask:
+        _need("joblib", *["distributed"] * bool(options.dask))
     settings = [one for some in wanted.values() for one in some]
     latest: list[Progress] = []
 
@@ -273,7 +294,7 @@ def plan_command(options: argparse.Namespace) -> Answer:
         total_runs, total_seconds = total_runs + left, total_seconds + seconds
     lines.append(
         f"{total_runs} runs to make: about {duration(total_seconds)} of one core, "
-        f"{duration(total_seconds / cores)} on {cores}"
+        f"{duration(total_seconds / cores)} on {cores} cores"
     )
     return Answer(
         "\n".join(lines),
@@ -288,12 +309,9 @@ def plan_command(options: argparse.Namespace) -> Answer:
 def report_command(options: argparse.Namespace) -> Answer:
     """Tables, figures and an analysis of variance."""
     rows = load() if options.file is None else load(options.file)
-    try:
-        from posenc_lib.lab.report import write
-    except ImportError as error:
-        raise ValueError(
-            f"a report needs {error.name}: pip install 'posenc-lib[lab]'"
-        ) from None
+    _need("statsmodels")
+    from posenc_lib.lab.report import write
+
     files = write(rows, options.out)
     return Answer(
         f"{len(rows)} runs: {files[-2]} and {len(files) - 1} other files",

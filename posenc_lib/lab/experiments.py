@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from posenc_lib.lab.extending import METHODS
-from posenc_lib.lab.runs import AS_TRAINED, Settings
+from posenc_lib.lab.settings import AS_TRAINED, Settings
 from posenc_lib.lab.train import RECIPES
 
 SEEDS = tuple(range(20))

@@ -21,7 +21,7 @@ from posenc_lib.rotary.scaling import (
 from posenc_lib.scheme import PositionScheme
 
 if TYPE_CHECKING:
-    from posenc_lib.lab.runs import Settings
+    from posenc_lib.lab.settings import Settings
 
 FACTORS = (2, 4, 8)
 

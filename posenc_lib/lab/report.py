@@ -15,7 +15,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from posenc_lib.figures import style
-from posenc_lib.lab.runs import AS_TRAINED, Settings, from_stored
+from posenc_lib.lab.settings import AS_TRAINED, Settings, from_stored
 from posenc_lib.lab.store import Row, accuracies
 from posenc_lib.lab.train import ADAM
 

@@ -1,4 +1,4 @@
-"""A run: what it depends on, how it is made, and the row that is stored of it."""
+"""A run: how it is made, and the row that is stored of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,17 @@ from posenc_lib import _checks
 from posenc_lib.lab.extending import METHODS
 from posenc_lib.lab.model import TinyTransformer
 from posenc_lib.lab.schemes import SCHEMES, drawn_in_float64
+from posenc_lib.lab.settings import (
+    DTYPES,
+    POSITIONS,
+    Settings,
+    as_stored,
+    coupled,
+)
 from posenc_lib.lab.tasks import TASKS, Task
 from posenc_lib.lab.train import (
     ADAM,
     Positions,
-    Recipe,
     measure,
     sequential,
     train,
@@ -33,101 +38,8 @@ from posenc_lib.lab.train import (
 from posenc_lib.positions import randomised
 from posenc_lib.scheme import PositionScheme
 
-POSITIONS = ("in order", "randomised", "randomised reals", "coupled")
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
-AS_TRAINED = "as trained"
-
 # A little more training, at four times the length that a model was trained on.
 TUNING: dict[str, Any] = {"steps": 60, "batch": 16, "recipe": ADAM}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that a run depends on besides its seed.
-
-    Args:
-        task: a name in `TASKS`.
-        scheme: a name in `SCHEMES`.
-        recipe: optimiser and rate.
-        length: T of the training sequences.
-        lengths: T of the test sequences.
-        sequences: test sequences of each length.
-        steps, batch: of `train`.
-        width, heads, layers, masked: of `TinyTransformer`.
-        positions: of training and test: "in order", 0 … T−1; "randomised", an ordered
-            sample of as many integers below twice the longest length; "randomised
-            reals", of real numbers; "coupled", those that the task gives to tokens of
-            equal rank.
-        tests: names in `METHODS`: schemes under which the trained weights are tested.
-        tuned: some of the same, under which copies are trained a little further, with
-            `TUNING` at four times the length, before they are tested.
-        dtype: "float64", in which another processor's rounding, which training
-            magnifies, does not change the result; or "float32", in which it does.
-        block: positions whose answers are counted together.
-
-    Raises:
-        TypeError, ValueError: a name that is unknown; a number that is not an integer ≥
-            1; `lengths` is empty.
-
-    Chapter: 06
-    """
-
-    task: str
-    scheme: str
-    recipe: Recipe = ADAM
-    length: int = 32
-    lengths: tuple[int, ...] = (32, 64, 128, 256)
-    sequences: int = 256
-    steps: int = 400
-    batch: int = 64
-    width: int = 32
-    heads: int = 1
-    layers: int = 1
-    masked: bool = False
-    positions: str = "in order"
-    tests: tuple[str, ...] = (AS_TRAINED,)
-    tuned: tuple[str, ...] = ()
-    dtype: str = "float64"
-    block: int = 1
-
-    def __post_init__(self) -> None:
-        _checks.one_of("task", self.task, tuple(TASKS))
-        _checks.one_of("scheme", self.scheme, tuple(SCHEMES))
-        _checks.one_of("positions", self.positions, POSITIONS)
-        _checks.one_of("dtype", self.dtype, tuple(DTYPES))
-        for name in (*self.tests, *self.tuned):
-            _checks.one_of("tests", name, tuple(METHODS))
-        _checks.sizes(
-            length=self.length,
-            sequences=self.sequences,
-            steps=self.steps,
-            batch=self.batch,
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            block=self.block,
-        )
-        if not self.lengths:
-            raise ValueError("lengths must name at least one length, got none")
-
-    @property
-    def longest(self) -> int:
-        """The longest sequence of training and test."""
-        return max(self.length, *self.lengths)
-
-    @property
-    def last_position(self) -> int:
-        """The largest position there is."""
-        if self.positions == "in order":
-            return self.longest - 1
-        if self.positions == "coupled":
-            return int(_coupled(TASKS[self.task](), self.longest).max())
-        return 2 * self.longest - 1
-
-
-def _coupled(task: Task, length: int, start: int = 0) -> Tensor:
-    assert task.coupled is not None  # as `Settings` has checked
-    return task.coupled(length, start)
 
 
 def positions_of(settings: Settings, task: Task) -> Positions:
@@ -141,30 +53,34 @@ def positions_of(settings: Settings, task: Task) -> Positions:
         drawn = torch.rand(length, dtype=torch.float64, generator=generator)
         return (maximum * drawn).sort().values
 
-    def coupled(length: int, generator: torch.Generator) -> Tensor:
-        positions = _coupled(task, length)
+    def of_ranks(length: int, generator: torch.Generator) -> Tensor:
+        positions = coupled(task, length)
         room = settings.last_position - int(positions.max()) + 1
         start = int(torch.randint(room, (), generator=generator))
-        return _coupled(task, length, start)
+        return coupled(task, length, start)
 
-    return dict(zip(POSITIONS, (sequential, integers, reals, coupled), strict=True))[
+    return dict(zip(POSITIONS, (sequential, integers, reals, of_ranks), strict=True))[
         settings.positions
     ]
 
 
 def check(settings: Iterable[Settings]) -> None:
-    """Whether each task has the lengths and positions that its runs ask for.
+    """Whether schemes and tests are known, and tasks have such lengths and positions.
 
     Args:
         settings: of runs; each task is drawn from once for each length.
 
     Raises:
-        ValueError: a length is too short for the task; the task has no ranks to couple.
+        ValueError: an unknown scheme or test; a length that is too short for the task;
+            a task that has no ranks to couple.
 
     Chapter: 21
     """
     wanted: dict[str, set[int]] = {}
     for one in settings:
+        _checks.one_of("scheme", one.scheme, tuple(SCHEMES))
+        for name in (*one.tests, *one.tuned):
+            _checks.one_of("tests", name, tuple(METHODS))
         wanted.setdefault(one.task, set()).update((one.length, *one.lengths))
         if one.positions == "coupled" and TASKS[one.task]().coupled is None:
             raise ValueError(
@@ -386,23 +302,6 @@ def run(
         }
         for s, seed in enumerate(seeds)
     ]
-
-
-def as_stored(settings: Settings) -> dict[str, Any]:
-    """Settings as a row has them, in the types of JSON."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in asdict(settings).items()
-    }
-
-
-def from_stored(stored: Mapping[str, Any]) -> Settings:
-    """The settings of a row."""
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in stored.items()
-    }
-    return Settings(**{**given, "recipe": Recipe(**given["recipe"])})
 
 
 def versions() -> dict[str, str]:

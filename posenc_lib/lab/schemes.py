@@ -14,7 +14,7 @@ from posenc_lib import _checks, bias, content, embedding, scheme
 from posenc_lib.scheme import PositionScheme
 
 if TYPE_CHECKING:
-    from posenc_lib.lab.runs import Settings
+    from posenc_lib.lab.settings import Settings
 
 Builder = Callable[["Settings", torch.Generator], PositionScheme]
 

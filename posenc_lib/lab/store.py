@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from posenc_lib import _checks
-from posenc_lib.lab.runs import AS_TRAINED, Settings
+from posenc_lib.lab.settings import AS_TRAINED, Settings
 
 Row = dict[str, Any]
 ZIPPED = ".jsonl.gz"  # of the library's own stores: rows repeat one another

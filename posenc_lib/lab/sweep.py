@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from posenc_lib import _checks
-from posenc_lib.lab.runs import Settings, check, from_stored, run
+from posenc_lib.lab.runs import check, run
+from posenc_lib.lab.settings import Settings, from_stored
 from posenc_lib.lab.store import Row, Store
 
 GROUP = 10  # seeds that are trained as one: a larger group leaves the processor's cache

@@ -1,31 +1,38 @@
-"""The command that makes runs."""
+"""The command that plans, makes and reports runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from examples.lab import TINY
+from examples.lab import own
 
 from posenc_lib import lab
 from posenc_lib.__main__ import main
-from posenc_lib.lab import command, extending
-
-LENGTHS = lab.EXPERIMENTS["three-back"].lengths
-SIZES = ("--steps", "2", "--batch", "2", "--width", "8", "--sequences", "4")
+from posenc_lib.lab import command, experiments, schemes
+from posenc_lib.lab.store import read
+from posenc_lib.lab.sweep import Progress
 
 
 @pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """The command sets the number of threads; the tests after it have theirs."""
-    number = torch.get_num_threads()
+def tables() -> Any:
+    """A reader's file adds to the library's tables; the tests after it have theirs."""
+    kept = [(table, dict(table)) for table in (lab.SCHEMES, lab.TASKS, lab.EXPERIMENTS)]
     yield
-    torch.set_num_threads(number)
+    for table, before in kept:
+        table.clear()
+        table.update(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(own(), encoding="utf-8")
+    return tmp_path
 
 
 def run(
@@ -39,50 +46,92 @@ def run(
     return status, captured.out, captured.err
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "runs.json"
-    call = ("three-back", "--scheme", "nope", "--out", path, "--length", "8", *SIZES)
-    status, out, _ = run(capsys, *call, "--seeds", "3", "3")
-    assert (status, out) == (0, f"{path}: 1 new runs, 1 in all\n")
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert [(r["scheme"], r["seed"]) for r in stored["runs"]] == [("nope", 3)]
-    assert stored["settings"] == json.loads(
-        json.dumps(vars(replace(TINY, lengths=LENGTHS, sequences=4)))
-    )
-    assert stored["versions"]["torch"] == torch.__version__
+OWN = ("own", "--with", "own.py")
+RUN = ("run", *OWN, "--out", "runs.jsonl", "--jobs", "1")
 
-    status, out, _ = run(capsys, *call, "--seeds", "3", "4", "--json")
+
+def test_plan_run_and_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "plan", *OWN, "--seeds", "3", "--json")
+    planned = json.loads(out)
     assert status == 0
-    assert json.loads(out) == {"file": str(path), "runs": 2, "new": 1}
+    assert planned["left"] == 12
+    assert planned["experiments"]["own"]["runs"] == 12
+    assert 0 <= planned["hours"] < 0.1
+
+    status, out, err = run(capsys, *RUN, "--seeds", "2")
+    assert (status, out) == (0, "runs.jsonl: 8 new runs, 8 in all\n")
+    assert "8 runs made, 0 left" in err
+    status, out, _ = run(capsys, *RUN, "--seeds", "3", "--json")
+    assert json.loads(out) == {
+        "file": "runs.jsonl",
+        "runs": 12,
+        "new": 4,
+        "failed": [],
+        "left": 0,
+    }
+    rows = read(Path("runs.jsonl"))
+    assert {row["settings"]["scheme"] for row in rows} == {"rope-7", "t5"}
+
+    status, out, _ = run(
+        capsys, "plan", *OWN, "--seeds", "4", "--out", "runs.jsonl", "--jobs", "2"
+    )
+    first, last = out.splitlines()
+    assert re.fullmatch(r"own +16 runs, +4 left, \d+ s", first)
+    assert re.fullmatch(
+        r"4 runs to make: about \d+ s of one core, \d+ s on 2 cores", last
+    )
+
+    status, out, _ = run(capsys, "report", "runs.jsonl", "--out", "report")
+    assert (status, out) == (0, "12 runs: report/report.md and 2 other files\n")
+    text = Path("report/report.md").read_text(encoding="utf-8")
+    assert "rope-7" in text  # the reader's scheme, in the table …
+    assert Path("report/01-two-back.png").stat().st_size > 5000  # … and the figure
 
 
-def test_the_command_takes_flags_and_knows_who_makes_a_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = tmp_path / "runs.json"
-    monkeypatch.setitem(extending.TUNING, "steps", 20)
-    call = ("rope-longer", "--no-masked", "--seeds", "3", "--out", path, *SIZES)
-    assert run(capsys, *call)[0] == 0
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert stored["settings"]["masked"] is False
-    (made,) = stored["runs"]
-    assert made["scheme"] == "rope"
-    assert set(made["tuned"]) == set(extending.TUNED) < set(made["correct"])
+def test_a_choice_of_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = (*RUN, "--seeds", "1")
+    assert run(capsys, *call, "--scheme", "rope-7", "--task", "two-back")[0] == 0
+    rows = read(Path("runs.jsonl"))
+    assert [row["settings"]["scheme"] for row in rows] == ["rope-7", "rope-7"]
+    status, out, _ = run(capsys, *call, "--minutes", "1e-9")
+    assert (status, out.splitlines()[-1]) == (
+        0,
+        "2 runs are left; the same command makes them",
+    )
 
 
 def test_help_says_what_experiments_and_schemes_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert list(command.EXPERIMENTS_IN_WORDS) == list(lab.EXPERIMENTS)
-    assert list(command.SCHEMES_IN_WORDS) == list(lab.SCHEMES)
-    status, out, _ = run(capsys, "--help")
+    assert list(experiments.EXPERIMENTS_IN_WORDS) == list(lab.EXPERIMENTS)
+    assert list(schemes.SCHEMES_IN_WORDS) == list(lab.SCHEMES)
+    status, out, _ = run(capsys, "run", "--help")
     assert status == 0
-    for words in (command.EXPERIMENTS_IN_WORDS, command.SCHEMES_IN_WORDS):
+    for words in (experiments.EXPERIMENTS_IN_WORDS, schemes.SCHEMES_IN_WORDS):
         for name, meaning in words.items():
             assert any(line.split("  ")[1:2] == [name] for line in out.splitlines())
             assert meaning in out
+    assert "example: posenc lab run causal" in out
+    for part in ("plan", "report"):
+        assert run(capsys, part, "--help")[0] == 0
+
+
+def test_the_sweep_is_what_it_is_called() -> None:
+    sweep = [s for name in lab.EXPERIMENTS for s in lab.EXPERIMENTS[name]]
+    assert len(set(sweep)) == len(sweep)
+    causal = lab.EXPERIMENTS["causal"]
+    assert len({s.scheme for s in causal}) >= 12
+    assert len({s.task for s in causal}) == 6
+    assert {s.recipe for s in sweep if s not in lab.EXPERIMENTS["chapters"]} == set(
+        lab.RECIPES.values()
+    )
+    for s in sweep:
+        assert 7 * s.length < max(s.lengths) <= 8 * s.length
+    wide = [s for s in sweep if s.width == 64 and s.dtype == "float32"]
+    assert {"sinusoid", "t5", "rope"} <= {s.scheme for s in wide}
+    assert len({s.task for s in wide}) == 2
+    command_line = command.duration
+    assert [command_line(x) for x in (3, 600, 7200)] == ["3 s", "10 min", "2.0 h"]
 
 
 @pytest.fixture
@@ -90,113 +139,116 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("trained before the error was found")
 
-    monkeypatch.setattr(command, "run", fail)
-    monkeypatch.setitem(command.RUNNERS, "rope-longer", fail)
+    monkeypatch.setattr(sys.modules[lab.sweep.__module__], "run", fail)
 
 
 @pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--steps", "0"), "steps must be an integer ≥ 1, got 0"),
-        (("--heads", "0"), "heads must be an integer ≥ 1, got 0"),
-        (("--sequences", "-1"), "sequences must be an integer ≥ 1, got -1"),
-        (("--lengths", "32", "2"), "length must be an integer ≥ 4, got 2"),
-        (("--steps", "many"), "argument --steps: invalid int value: 'many'"),
-        (("--scheme", "typo"), "argument --scheme: invalid choice: 'typo'"),
-        (("--out", "missing/runs.json"), "runs.json can't be written: No such file"),
-        (("--out", "folder"), "folder is a folder, name a file in it"),
-        (("--out", "cut.json"), "cut.json is not a whole file of runs"),
-        (("--out", "empty.json"), "empty.json is not a whole file of runs"),
-        (("--out", "binary.json"), "binary.json is not a whole file of runs"),
-        (("--out", "list.json"), "list.json is not a file of runs, which has"),
-        (("--out", "parts.json"), "parts.json is not a file of runs, which has"),
-        (
-            ("--out", "other.json"),
-            "other.json holds runs with settings length = 8, lengths = [8, 12], ",
-        ),
+        (("--seeds", "0"), "seeds must be at least 1, got 0"),
+        (("--seeds", "many"), "argument --seeds: invalid int value: 'many'"),
+        (("--jobs", "-1"), "jobs must be at least 1, got -1"),
+        (("--minutes", "0"), "minutes must be finite and above 0, got 0"),
+        (("--scheme", "typo"), "scheme must be one of nope, sinusoid, "),
+        (("--task", "typo"), "no run has this scheme and this task: the experiments"),
+        (("--with", "missing.py"), "missing.py can't be read: No such file"),
+        (("--with", "broken.py"), "NameError: name 'nothing' is not defined"),
+        (("--with", "untidy.py"), "SyntaxError: '(' was never closed"),
+        (("--out", "folder"), "folder is not a file, name one for the rows"),
+        (("--out", "/dev/full"), "/dev/full is not a file, name one for the rows"),
+        (("--out", "own.py/runs.jsonl"), "runs.jsonl can't be written: "),
+        (("--out", "other.jsonl"), "other.jsonl line 1 is not a row of a run"),
+        (("--device", "gpu"), "device must be cpu or cuda, as PyTorch names it"),
     ],
 )
 def test_errors_are_one_line_before_anything_is_trained(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
     capsys: pytest.CaptureFixture[str],
     given: tuple[str, ...],
     message: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    whole = tmp_path / "other.json"
-    lab.sweep(whole, replace(TINY, sequences=4), ["nope"], [0])
-    text = whole.read_text(encoding="utf-8")
-    (tmp_path / "cut.json").write_text(text[: len(text) // 2], encoding="utf-8")
-    (tmp_path / "empty.json").write_text("")
-    (tmp_path / "binary.json").write_bytes(b"\xff\x00")
-    (tmp_path / "list.json").write_text("[1]")
-    (tmp_path / "parts.json").write_text('{"settings": {}}')
-    before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
-    out = () if "--out" in given else ("--out", "runs.json")
-    status, shown, err = run(capsys, "three-back", *given, *out)
+    Path("folder").mkdir()
+    Path("broken.py").write_text("nothing")
+    Path("untidy.py").write_text("print(")
+    Path("other.jsonl").write_text("{}\n")
+    status, shown, err = run(capsys, *RUN, *given)
     assert (status, shown, len(err.splitlines())) == (2, "", 1)
     assert err.startswith("error: ")
     assert message in err
-    assert before == {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
 
 
-@pytest.mark.usefixtures("no_training")
-def test_a_folder_that_can_not_be_written_is_found_first(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("run",), "the following arguments are required: --out"),
+        ((), "the following arguments are required: COMMAND"),
+        (("report", "typo.jsonl", "--out", "x"), "name must be a file of rows, typo"),
+        (("plan", "typo"), "experiment must be one of chapters, causal, "),
+    ],
+)
+def test_other_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...], message: str
 ) -> None:
-    def denied(self: Path, *_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "touch", denied)  # the tests may run as root
-    path = tmp_path / "runs.json"
-    status, _, err = run(capsys, "three-back", "--out", path)
-    assert (status, err) == (2, f"error: {path} can't be written: Permission denied\n")
+    status, shown, err = run(capsys, *given)
+    assert (status, shown, len(err.splitlines())) == (2, "", 1)
+    assert message in err
 
 
-@pytest.mark.usefixtures("no_training")
-def test_rope_longer_has_one_scheme(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_runs_that_fail_are_named_and_the_exit_code_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "runs.json"
-    call = ("rope-longer", "--scheme", "rope", "nope", "--out", path)
-    status, _, err = run(capsys, *call)
-    assert (status, err) == (
-        2,
-        "error: scheme must be rope in rope-longer, got nope\n",
-    )
-
-
-def test_a_loss_that_is_not_finite_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def diverge(*_: Any, **__: Any) -> None:
-        raise FloatingPointError("the loss is nan at step 3 of 400")
-
-    monkeypatch.setattr(command, "run", diverge)
-    status, _, err = run(capsys, "three-back", "--out", tmp_path / "runs.json")
-    assert (status, err) == (2, "error: the loss is nan at step 3 of 400\n")
+    Path("own.py").write_text(own() + "lab.SCHEMES['t5'] = lambda s, g: 1 / 0\n")
+    status, out, _ = run(capsys, *RUN, "--seeds", "1")
+    assert status == 1
+    assert out.splitlines() == [
+        "runs.jsonl: 2 new runs, 2 in all",
+        *["failed: two-back, t5: ZeroDivisionError: division by zero"] * 2,
+    ]
 
 
 def test_an_interrupt_names_the_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run", interrupt)
-    path = tmp_path / "runs.json"
-    status, _, err = run(capsys, "three-back", "--out", path)
+    monkeypatch.setattr(sys.modules[lab.sweep.__module__], "run", interrupt)
+    status, _, err = run(capsys, *RUN)
     assert status == 130
     assert err.splitlines()[-1] == (
-        f"interrupted; finished runs are stored in {path}, "
+        "interrupted; finished runs are stored in runs.jsonl, "
         "and the same command makes the others"
     )
+
+
+@pytest.mark.parametrize("package", ["joblib", "statsmodels"])
+def test_a_package_that_is_missing_is_named(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    package: str,
+) -> None:
+    assert run(capsys, *RUN, "--seeds", "1")[0] == 0  # on one core it needs neither
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    call = {
+        "joblib": (*RUN, "--jobs", "2"),
+        "statsmodels": ("report", "runs.jsonl", "--out", "report"),
+    }[package]
+    status, _, err = run(capsys, *call)
+    assert status == 2
+    assert err.splitlines()[-1] == (
+        f"error: this needs {package}: pip install 'posenc-lib[lab]'"
+    )
+
+
+def test_progress_is_one_line_in_words() -> None:
+    for progress, words in (
+        (Progress(0, (), 40, 0.0, None), "0 runs made, 40 left"),
+        (Progress(10, (), 30, 5.0, 15.0), "10 runs made, 30 left, about 15 s"),
+        (
+            Progress(10, ("why",), 20, 5.0, 7200.0),
+            "10 runs made, 20 left, 1 groups failed, about 2.0 h",
+        ),
+    ):
+        assert command.in_words(progress) == words

@@ -53,7 +53,7 @@ def test_the_command_of_costs_goes_on_with_what_is_missing(tmp_path: Path) -> No
         (way, n) for n in (64, 128) for way in costs.WAYS
     ]
     assert all(r["bytes"] > 0 and r["seconds"] > 0 for r in both["runs"])
-    assert both["settings"] == lab.load("costs")["settings"]
+    assert both["settings"] == lab.measured("costs")["settings"]
 
 
 def test_costs_are_of_ways_that_agree() -> None:
@@ -107,7 +107,7 @@ def test_what_is_refused_is_stored_and_what_fails_is_raised(
 
 
 def test_stored_costs_are_whole() -> None:
-    stored = lab.load("costs")
+    stored = lab.measured("costs")
     asked = [(r["way"], r["tokens"]) for r in stored["runs"]]
     assert sorted(asked) == sorted(product(costs.WAYS, costs.TOKENS))
     refused = [r for r in stored["runs"] if "refused" in r]

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from examples.lab import TINY
+from examples.lab import tiny
 from helpers import seeded
 
-from posenc_lib import lab
+from posenc_lib import lab, scheme
 from posenc_lib.frequencies import inverse_frequencies
-from posenc_lib.lab import extending
 from posenc_lib.scheme import PositionScheme
 
 
 def test_remedies_are_what_they_are_called() -> None:
     """Each against the scores that its equation gives, for one query and one key."""
-    settings = replace(
-        lab.EXPERIMENTS["rope-longer"], width=16, heads=2
-    )  # d = 8, L = 32
-    found, omega = lab.extension_methods(settings), inverse_frequencies(8)
+    settings = tiny(scheme="rope", length=32, width=16, heads=2)  # d = 8
+    found = {
+        name: method(settings, scheme.rope(8)) for name, method in lab.METHODS.items()
+    }
+    omega = inverse_frequencies(8)
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=seeded(5))
     positions, past = torch.tensor([100]), torch.tensor([60])
 
@@ -46,52 +45,8 @@ def test_remedies_are_what_they_are_called() -> None:
     }
     for name, value in expected.items():
         assert score(found[name]) == pytest.approx(value, abs=1e-9), name
-    for name in ("window 16", "window 32", "window 64"):
+    for name, size in (("window 1/2", 16), ("window 1", 32), ("window 2", 64)):
         assert score(found[name]) == pytest.approx(expected["as trained"], abs=1e-9)
-        size = int(name.split()[1])
         assert found[name].mask(
             positions, torch.tensor([101 - size, 100 - size])
         ).tolist() == [[True, False]]
-    assert list(found) == [each.name for each in found.values()]
-    with pytest.raises(ValueError, match="name must be one of 'rope'; got 'nope'"):
-        lab.extension_run(settings, "nope", 0)
-
-
-def test_a_longer_run_asks_all_remedies_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(extending.TUNING, "steps", 20)
-    settings = replace(TINY, masked=True, lengths=(8, 16), steps=30, batch=16, lr=0.02)
-    made = lab.extension_run(settings, "rope", 3)
-    plain = lab.run(settings, "rope", 3)
-    for length in ("8", "16"):
-        assert made["total"][length] == sum(plain["total"][length])
-        assert made["correct"]["as trained"][length] == sum(plain["correct"][length])
-        assert (
-            made["correct"]["window 16"][length]
-            == made["correct"]["as trained"][length]
-        )  # hides nothing below 16
-    assert made["loss"] == plain["loss"]
-    assert made == lab.extension_run(settings, "rope", 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "width"), [("rope_longer", 32), ("rope_longer_wide", 64)]
-)
-def test_stored_longer_runs_are_whole(name: str, width: int) -> None:
-    stored = lab.load(name)
-    settings = stored["settings"]
-    assert settings == replace(lab.EXPERIMENTS["rope-longer"], width=width)
-    assert [r["seed"] for r in stored["runs"]] == list(range(5))
-    for r in stored["runs"]:
-        assert r["tuning"] == extending.TUNING
-        assert r["total"] == {
-            str(T): settings.sequences * (T - 3) for T in settings.lengths
-        }
-        assert list(r["correct"]) == list(lab.extension_methods(settings))
-        assert list(r["tuned"]) == list(extending.TUNED)
-        for right in (
-            *r["correct"].values(),
-            *(each["correct"] for each in r["tuned"].values()),
-        ):
-            assert all(0 <= right[T] <= r["total"][T] for T in r["total"])

@@ -15,6 +15,7 @@ from torch import nn
 
 from posenc_lib import lab, scheme
 from posenc_lib.lab import runs
+from posenc_lib.lab.settings import DTYPES, POSITIONS
 from posenc_lib.positions import arange
 from posenc_lib.scheme import PositionScheme
 
@@ -39,7 +40,7 @@ def test_scrambled_is_a_formula_without_structure() -> None:
 @pytest.mark.parametrize("name", list(lab.SCHEMES))
 def test_seeds_together_give_the_rows_of_each_alone(name: str) -> None:
     """In float64 for every scheme, under positions of each kind that it takes."""
-    for positions in runs.POSITIONS[:3]:
+    for positions in POSITIONS[:3]:
         settings = tiny(
             scheme=name, masked=True, positions=positions, recipe=lab.SGD, steps=4
         )
@@ -162,7 +163,7 @@ def test_float32_has_the_accuracies_of_float64() -> None:
     )
     found = {
         dtype: lab.accuracies(lab.run(replace(settings, dtype=dtype), range(10)), 32)
-        for dtype in runs.DTYPES
+        for dtype in DTYPES
     }
     wide, narrow = found["float64"], found["float32"]
     assert wide.min() < 0.9  # there is something to differ in
@@ -185,12 +186,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "task must be one of 'three-back', .*; got 'back'",
     ),
     "scheme": (
-        lambda: tiny(scheme="typo"),
+        lambda: lab.run(tiny(scheme="typo"), [0]),
         ValueError,
         "scheme must be one of 'nope', 'sinusoid', .*; got 'typo'",
     ),
     "test": (
-        lambda: tiny(tests=("window 3",)),
+        lambda: lab.run(tiny(tests=("window 3",)), [0]),
         ValueError,
         "tests must be one of 'as trained', .*; got 'window 3'",
     ),

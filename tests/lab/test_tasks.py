@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
+from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
@@ -35,9 +37,72 @@ def test_common_token_is_the_planted_one() -> None:
     ).all()
 
 
+def test_induction_asks_for_what_followed_last_time() -> None:
+    tokens, targets = lab.induction(vocabulary=5).draw(6, 20, seeded())
+    for row, asked in zip(tokens.tolist(), targets.tolist(), strict=True):
+        for m, target in enumerate(asked):
+            earlier = [i for i in range(m) if row[i] == row[m]]
+            assert target == (row[earlier[-1] + 1] if earlier else lab.IGNORE)
+
+
+def test_last_mark_asks_for_the_last_one_that_is_marked() -> None:
+    tokens, targets = lab.last_mark(0.3, values=4).draw(200, 20, seeded())
+    assert abs((tokens >= 4).float().mean().item() - 0.3) < 0.03
+    for row, asked in zip(tokens.tolist(), targets.tolist(), strict=True):
+        for m, target in enumerate(asked):
+            marked = [x - 4 for x in row[: m + 1] if x >= 4]
+            assert target == (marked[-1] if marked else lab.IGNORE)
+
+
+def test_sum_with_first_adds_the_first() -> None:
+    tokens, targets = lab.sum_with_first(modulus=5).draw(6, 20, seeded())
+    assert (targets[:, 0] == lab.IGNORE).all()
+    assert (targets[:, 1:] == (tokens[:, 1:] + tokens[:, :1]) % 5).all()
+
+
+@pytest.mark.parametrize("base", [2, 10])
+def test_reversed_addition_is_addition(base: int) -> None:
+    tokens, targets = lab.reversed_addition(base).draw(50, 17, seeded())
+    for row, asked in zip(tokens.tolist(), targets.tolist(), strict=True):
+        a, b, c = row[:5], row[6:11], asked[11:]
+        assert (row[5], row[11]) == (base, base + 1)
+        assert asked[:11] == [lab.IGNORE] * 11
+        assert row[12:] == c[:5]  # the model sees its answer so far
+        value = [sum(x * base**i for i, x in enumerate(digits)) for digits in (a, b, c)]
+        assert value[0] + value[1] == value[2]
+
+
+def test_text_is_of_python_and_named_by_its_hash() -> None:
+    task = lab.text()
+    tokens, targets = task.draw(3, 80, seeded())
+    assert (tokens[:, 1:] == targets[:, :-1]).all()
+    whole = "\n".join(topics[name] for name in sorted(topics))
+    assert task.data == hashlib.sha256(whole.encode()).hexdigest()[:16]
+    shown = "".join(c if 32 <= ord(c) < 127 or c == "\n" else "\0" for c in whole)
+    letters = [chr(i) for i in range(32, 127)] + ["\n", "\0"]
+    assert len(letters) == task.vocabulary
+    end = len(whole) * 9 // 10
+    assert task.test is not None
+    for draw, part in ((task.draw, shown[:end]), (task.test, shown[end:])):
+        for row in draw(20, 60, seeded())[0].tolist():
+            assert "".join(letters[i] for i in row) in part
+
+
+@pytest.mark.parametrize("name", list(lab.TASKS))
+def test_answers_are_tokens(name: str) -> None:
+    task = lab.TASKS[name]()
+    tokens, targets = task.draw(8, 62, seeded())
+    assert tokens.shape == targets.shape == (8, 62)
+    assert tokens.dtype == targets.dtype == torch.int64
+    asked = targets[targets != lab.IGNORE]
+    assert 0 <= tokens.min() <= tokens.max() < task.vocabulary
+    assert 0 <= asked.min() <= asked.max() < task.vocabulary
+
+
 def test_batches_come_from_the_generator() -> None:
-    for task in (lab.k_back(), lab.common_token()):
-        same, again, other = (task.draw(4, 16, seeded(seed))[0] for seed in (1, 1, 2))
+    for make in lab.TASKS.values():
+        task = make()
+        same, again, other = (task.draw(4, 62, seeded(seed))[0] for seed in (1, 1, 2))
         assert (same == again).all()
         assert (same != other).any()
 
@@ -104,6 +169,36 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: lab.common_token(0.0),
         ValueError,
         "share must be finite and above 0, got 0",
+    ),
+    "values": (
+        lambda: lab.last_mark(values=1),
+        ValueError,
+        "values must be an integer ≥ 2, got 1",
+    ),
+    "digits": (
+        lambda: lab.reversed_addition().draw(1, 18, seeded()),
+        ValueError,
+        r"length must be 3n \+ 2 for sums of n digits, got 18",
+    ),
+    "base": (
+        lambda: lab.reversed_addition(1),
+        ValueError,
+        "base must be an integer ≥ 2, got 1",
+    ),
+    "modulus": (
+        lambda: lab.sum_with_first(modulus=1),
+        ValueError,
+        "modulus must be an integer ≥ 2, got 1",
+    ),
+    "no pair": (
+        lambda: lab.induction().draw(1, 1, seeded()),
+        ValueError,
+        "length must be an integer ≥ 2, got 1",
+    ),
+    "piece": (
+        lambda: lab.text().draw(1, 10**6, seeded()),
+        ValueError,
+        "length must be below .*, got 1000000",
     ),
     "one token": (
         lambda: lab.best_without_order(1),
