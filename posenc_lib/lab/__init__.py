@@ -15,6 +15,7 @@ from posenc_lib.lab.runs import TUNING, evaluate, run, trained
 from posenc_lib.lab.schemes import SCHEMES, scrambled
 from posenc_lib.lab.settings import Settings, from_stored
 from posenc_lib.lab.store import Row, accuracies, load, select
+from posenc_lib.lab.summary import dots, median_interval, summaries
 from posenc_lib.lab.sweep import sweep
 from posenc_lib.lab.tasks import (
     IGNORE,
@@ -60,6 +61,7 @@ __all__ = [
     "best_without_order",
     "common_token",
     "correct_by_position",
+    "dots",
     "evaluate",
     "from_stored",
     "induction",
@@ -67,11 +69,13 @@ __all__ = [
     "last_mark",
     "load",
     "measured",
+    "median_interval",
     "reversed_addition",
     "run",
     "scrambled",
     "select",
     "sum_with_first",
+    "summaries",
     "sweep",
     "text",
     "train",

@@ -15,7 +15,8 @@ from posenc_lib.lab.runs import check, run
 from posenc_lib.lab.settings import Settings, from_stored
 from posenc_lib.lab.store import Row, Store
 
-GROUP = 10  # seeds that are trained as one: a larger group leaves the processor's cache
+GROUP = 10  # seeds trained as one: a larger group leaves a processor's cache
+GPU_GROUP = 100
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,21 @@ class Group:
 
 
 def missing(
-    rows: Sequence[Row], settings: Sequence[Settings], seeds: Sequence[int]
+    rows: Sequence[Row],
+    settings: Sequence[Settings],
+    seeds: Sequence[int],
+    *,
+    group: int = GROUP,
 ) -> list[Group]:
     """The runs that a store does not have, in groups.
 
-    Shapes: → groups of up to ten seeds each
+    Shapes: → groups of one setting and up to so many seeds
 
     Args:
         rows: of the store.
         settings: of the runs that are wanted.
         seeds: of each of them.
+        group: the most seeds that are trained as one.
 
     Chapter: 21
     """
@@ -60,8 +66,8 @@ def missing(
     groups = []
     for one in dict.fromkeys(settings):
         left = [s for s in dict.fromkeys(seeds) if s not in done.get(one, ())]
-        for first in range(0, len(left), GROUP):
-            groups.append(Group(one, tuple(left[first : first + GROUP])))
+        for first in range(0, len(left), group):
+            groups.append(Group(one, tuple(left[first : first + group])))
     return groups
 
 
@@ -192,7 +198,9 @@ def sweep(
         _checks.positive("minutes", minutes)
     check(settings)
     with Store(path).open() as store:
-        groups = missing(store.rows, settings, seeds)
+        groups = missing(
+            store.rows, settings, seeds, group=GROUP if device == "cpu" else GPU_GROUP
+        )
         start, left = time.monotonic(), sum(len(g.seeds) for g in groups)
         work, done, made, failed = sum(g.work for g in groups), 0.0, 0, []
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from examples.lab import tiny
+from scipy.stats import bootstrap
 
 from posenc_lib import lab
 from posenc_lib.lab import report
@@ -51,7 +52,7 @@ def made(effects: dict[str, float], noise: float = 0.01) -> list[lab.Row]:
 def test_a_summary_counts_and_keeps_all_runs() -> None:
     settings = tiny(scheme="rope")
     rows = [row(settings, s, x, y) for s, (x, y) in enumerate([(1, 0.5), (0.98, 0.2)])]
-    (one,) = report.summaries(rows)
+    (one,) = lab.summaries(rows)
     assert (one.runs, one.learned, one.test) == (2, 1, "as trained")
     np.testing.assert_allclose(one.accuracy, [[1, 0.5], [0.98, 0.2]])
     np.testing.assert_allclose(one.perplexity, np.e)
@@ -62,12 +63,17 @@ def test_the_interval_of_a_median_covers_it() -> None:
     generator = np.random.default_rng(1)
     covered = 0
     for _ in range(200):
-        median, low, high = report.median_interval(generator.normal(size=20))
+        median, low, high = lab.median_interval(generator.normal(size=20))
         assert low <= median <= high
         covered += low <= 0 <= high
     assert 0.88 < covered / 200 < 0.99
-    assert report.median_interval([0.5]) == (0.5, 0.5, 0.5)
-    assert report.median_interval([1.0] * 20) == (1.0, 1.0, 1.0)
+    theirs = bootstrap(
+        (np.arange(20.0) ** 2,), np.median, method="percentile"
+    ).confidence_interval
+    _, low, high = lab.median_interval(np.arange(20.0) ** 2)
+    assert (low, high) == pytest.approx((theirs.low, theirs.high), rel=0.1)
+    assert lab.median_interval([0.5]) == (0.5, 0.5, 0.5)
+    assert lab.median_interval([1.0] * 20) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("factor", ["scheme", "recipe"])
@@ -113,8 +119,8 @@ def test_what_decides_leaves_out_what_did_not_learn(tmp_path: Path) -> None:
 
 def test_a_figure_has_a_dot_for_each_run_and_length() -> None:
     rows = made({"scheme": 0.1})
-    found = [s for s in report.summaries(rows) if s.settings.task == "induction"]
-    figure = report.dots(found)
+    found = [s for s in lab.summaries(rows) if s.settings.task == "induction"]
+    figure = lab.dots(found)
     panels = figure.axes
     assert [panel.get_title() for panel in panels] == ["adam", "sgd"]
     for panel, recipe in zip(panels, ("adam", "sgd"), strict=True):
@@ -129,7 +135,7 @@ def test_a_figure_has_a_dot_for_each_run_and_length() -> None:
 def test_runs_that_did_not_learn_are_hollow() -> None:
     settings = tiny(scheme="rope", masked=True)
     rows = [row(settings, 0, 1.0, 0.7), row(settings, 1, 0.5, 0.3)]
-    (panel,) = report.dots(report.summaries(rows)).axes
+    (panel,) = lab.dots(lab.summaries(rows)).axes
     (drawn,) = [d for d in panel.collections if len(d.get_offsets())]
     filled = [bool(colour[3]) for colour in drawn.get_facecolors()]
     assert filled == [True, False]
