@@ -168,7 +168,7 @@ def sweep(
     device: str = "cpu",
     source: str = "",
     minutes: float | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> list[Row]:
     """Make the runs that a store does not have, and add each when it is done.
 
@@ -202,7 +202,8 @@ def sweep(
             store.rows, settings, seeds, group=GROUP if device == "cpu" else GPU_GROUP
         )
         start, left = time.monotonic(), sum(len(g.seeds) for g in groups)
-        work, done, made, failed = sum(g.work for g in groups), 0.0, 0, []
+        work, done, made = sum(g.work for g in groups), 0.0, 0
+        failed: list[str] = []
 
         def wanted() -> Iterator[Group]:
             for group in groups:
@@ -210,7 +211,11 @@ def sweep(
                     return
                 yield group
 
-        progress(Progress(0, (), left, 0.0, None))
+        def tell(seconds: float, remaining: float | None) -> None:
+            if progress is not None:
+                progress(Progress(made, tuple(failed), left, seconds, remaining))
+
+        tell(0.0, None)
         for group, result in _made(wanted(), jobs, dask, device, source):
             if isinstance(result, str):
                 failed.append(result)
@@ -220,6 +225,5 @@ def sweep(
             left -= len(group.seeds)
             done += group.work
             seconds = time.monotonic() - start
-            remaining = seconds * (work - done) / done
-            progress(Progress(made, tuple(failed), left, seconds, remaining))
+            tell(seconds, seconds * (work - done) / done)
         return store.rows
