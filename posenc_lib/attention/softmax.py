@@ -60,7 +60,7 @@ def attention_weights(
     hidden = hidden_arguments(q_x, k_x)
     compute = _checks.at_least_float32(q.dtype, k.dtype)
     q, k = at.attended(q.to(compute), k.to(compute), **hidden)
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, Tk, d)
+    k = _for_each_query_head(k, q.shape[1])
     if scheme.scores is None:
         scores = q @ k.mT  # (B, H, Tq, Tk)
     else:
@@ -76,7 +76,10 @@ def attention_weights(
     # The lowest finite number instead of −∞: a row without any key would be 0/0, and
     # its gradient NaN.
     lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~allowed, lowest).softmax(-1) * allowed
+    weights = scores.masked_fill(~allowed, lowest).softmax(-1)
+    if at.in_order and at.mask is None:
+        return weights  # each token sees itself, and exp of the lowest number is 0
+    return weights * allowed
 
 
 def attention(
@@ -112,9 +115,14 @@ def attention(
     _checks.values_of(_checks.heads_tensor("k", k), v)
     at = at_positions(scheme, q, k, q_positions, k_positions, mask)
     weights = attention_weights(q, k, scheme=at, q_x=q_x, k_x=k_x)
-    groups = q.shape[1] // v.shape[1]
-    values = v.to(weights.dtype).repeat_interleave(groups, 1)  # (B, H, Tk, d_v)
+    values = _for_each_query_head(v.to(weights.dtype), q.shape[1])
     if at.scheme.values is not None:
         out = at.scheme.values(weights, values, at.q_positions, at.k_positions)
         return out.to(v.dtype)
     return (weights @ values).to(v.dtype)
+
+
+def _for_each_query_head(x: Tensor, heads: int) -> Tensor:
+    """Keys or values (B, H, Tk, d), those of each group repeated for its queries."""
+    groups = heads // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, 1)
