@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,11 +16,11 @@ import torch
 
 from posenc_lib._command import Answer, Parser, add_command, table
 from posenc_lib.lab.experiments import EXPERIMENTS, EXPERIMENTS_IN_WORDS, SEEDS
-from posenc_lib.lab.runs import run
+from posenc_lib.lab.runs import run, trained
 from posenc_lib.lab.schemes import SCHEMES, SCHEMES_IN_WORDS
 from posenc_lib.lab.settings import Settings
 from posenc_lib.lab.store import load, read
-from posenc_lib.lab.sweep import GROUP, Progress, extend, missing, sweep
+from posenc_lib.lab.sweep import Progress, extend, missing, sweep
 from posenc_lib.lab.train import ADAM
 
 DETAILS = f"""\
@@ -31,7 +32,8 @@ schemes:
 
 FILE has one line for each run, stored as soon as it is done. Stopped at any time and
 started again, the command makes the runs that are missing."""
-PROBE = 8  # steps of the short training from which a plan estimates a long one
+# Steps and seeds of the short training from which a plan estimates a long one.
+PROBE, PROBE_SEEDS = 8, 4
 
 
 def add_parser(commands: Any) -> None:
@@ -283,12 +285,17 @@ def plan_command(options: argparse.Namespace) -> Answer:
     rows = [] if options.out is None else read(options.out)
     cores = options.jobs or os.cpu_count() or 1
     lines, data, total_runs, total_seconds = [], {}, 0, 0.0
-    pace = _paces([s for some in wanted.values() for s in some], options.device)
-    for name, settings in wanted.items():
-        groups = missing(rows, settings, range(options.seeds))
+    lacking = {
+        name: missing(rows, settings, range(options.seeds))
+        for name, settings in wanted.items()
+    }
+    pace = _paces(
+        [g.settings for groups in lacking.values() for g in groups], options.device
+    )
+    for name, groups in lacking.items():
         left = sum(len(group.seeds) for group in groups)
         seconds = sum(pace[_shape(g.settings)] * len(g.seeds) for g in groups)
-        runs = len(set(settings)) * options.seeds
+        runs = len(set(wanted[name])) * options.seeds
         lines.append(f"{name:<12} {runs:>6} runs, {left:>6} left, {duration(seconds)}")
         data[name] = {"runs": runs, "left": left, "hours": round(seconds / 3600, 3)}
         total_runs, total_seconds = total_runs + left, total_seconds + seconds
@@ -325,13 +332,19 @@ def _shape(settings: Settings) -> Settings:
 
 
 def _paces(settings: Sequence[Settings], device: str) -> dict[Settings, float]:
-    """Seconds of a run of each shape, from a short training on this machine."""
-    paces = {}
-    for shape in dict.fromkeys(map(_shape, settings)):
-        seconds = []
-        for steps in (2, PROBE):
-            short = replace(shape, steps=steps)
-            seconds.append(run(short, range(GROUP), device=device)[0]["seconds"])
-        slope = max(0.0, seconds[1] - seconds[0]) / (PROBE - 2)
-        paces[shape] = seconds[0] + slope * (shape.steps - 2)
+    """Seconds of a run of each shape, from a short training and a test here."""
+    shapes = list(dict.fromkeys(map(_shape, settings)))
+    paces, seeds = {}, range(PROBE_SEEDS)
+    for number, shape in enumerate(shapes, 1):
+        print(f"\rmeasured {number} of {len(shapes)}", end="", file=sys.stderr)
+        short = replace(shape, steps=1)
+        whole = run(short, seeds, device=device)[0]["seconds"]
+        times = []
+        for steps in (1, PROBE):
+            start = time.process_time()
+            trained(replace(short, steps=steps), seeds, device=device)
+            times.append((time.process_time() - start) / len(seeds))
+        step = max(0.0, times[1] - times[0]) / (PROBE - 1)
+        paces[shape] = whole + step * (shape.steps - 1)
+    print(file=sys.stderr)
     return paces
