@@ -16,6 +16,7 @@ import torch
 
 from posenc_lib._command import Answer, Parser, add_command, table
 from posenc_lib.lab.experiments import EXPERIMENTS, EXPERIMENTS_IN_WORDS, SEEDS
+from posenc_lib.lab.extending import SCHEDULED
 from posenc_lib.lab.runs import run, trained
 from posenc_lib.lab.schemes import SCHEMES, SCHEMES_IN_WORDS
 from posenc_lib.lab.settings import Settings
@@ -328,6 +329,8 @@ def report_command(options: argparse.Namespace) -> Answer:
 
 def _shape(settings: Settings) -> Settings:
     """What the time of a run depends on: all but scheme, recipe and positions."""
+    if set(settings.tests + settings.tuned) & set(SCHEDULED):
+        return replace(settings, recipe=ADAM)  # no other scheme has a schedule
     return replace(settings, scheme="sinusoid", recipe=ADAM, positions="in order")
 
 
@@ -336,7 +339,8 @@ def _paces(settings: Sequence[Settings], device: str) -> dict[Settings, float]:
     shapes = list(dict.fromkeys(map(_shape, settings)))
     paces, seeds = {}, range(PROBE_SEEDS)
     for number, shape in enumerate(shapes, 1):
-        print(f"\rmeasured {number} of {len(shapes)}", end="", file=sys.stderr)
+        end = "\n" if number == len(shapes) else ""
+        print(f"\rmeasuring {number} of {len(shapes)}", end=end, file=sys.stderr)
         short = replace(shape, steps=1)
         whole = run(short, seeds, device=device)[0]["seconds"]
         times = []
@@ -346,5 +350,4 @@ def _paces(settings: Sequence[Settings], device: str) -> dict[Settings, float]:
             times.append((time.process_time() - start) / len(seeds))
         step = max(0.0, times[1] - times[0]) / (PROBE - 1)
         paces[shape] = whole + step * (shape.steps - 1)
-    print(file=sys.stderr)
     return paces

@@ -122,6 +122,7 @@ def _schedules(s: int) -> dict[str, Callable[[int, float, int], Schedule]]:
     }
 
 
+SCHEDULED = tuple(name for s in FACTORS for name in _schedules(s))
 # Names of tests. The number is the factor s, or the window in trained lengths.
 METHODS: dict[str, Method] = {
     "as trained": unchanged,

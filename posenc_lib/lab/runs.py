@@ -65,19 +65,20 @@ def positions_of(settings: Settings, task: Task) -> Positions:
 
 
 def check(settings: Iterable[Settings]) -> None:
-    """Whether schemes and tests are known, and tasks have such lengths and positions.
+    """Whether all names are known, and tasks have such lengths and positions.
 
     Args:
         settings: of runs; each task is drawn from once for each length.
 
     Raises:
-        ValueError: an unknown scheme or test; a length that is too short for the task;
-            a task that has no ranks to couple.
+        ValueError: an unknown task, scheme or test; a length that is too short for the
+            task; a task that has no ranks to couple.
 
     Chapter: 21
     """
     wanted: dict[str, set[int]] = {}
     for one in settings:
+        _checks.one_of("task", one.task, tuple(TASKS))
         _checks.one_of("scheme", one.scheme, tuple(SCHEMES))
         for name in (*one.tests, *one.tuned):
             _checks.one_of("tests", name, tuple(METHODS))

@@ -24,7 +24,7 @@ class Settings:
 
     Args:
         task: a name in `TASKS`.
-        scheme: a name in `SCHEMES`, known when a run is made.
+        scheme: a name in `SCHEMES`; both are looked up when a run is made.
         recipe: optimiser and rate.
         length: T of the training sequences.
         lengths: T of the test sequences.
@@ -43,8 +43,8 @@ class Settings:
         block: positions whose answers are counted together.
 
     Raises:
-        TypeError, ValueError: an unknown task, dtype or kind of positions; a number
-            that is not an integer ≥ 1; `lengths` is empty.
+        TypeError, ValueError: an unknown dtype or kind of positions; a number that is
+            not an integer ≥ 1; `lengths` is empty.
 
     Chapter: 06
     """
@@ -68,7 +68,6 @@ class Settings:
     block: int = 1
 
     def __post_init__(self) -> None:
-        _checks.one_of("task", self.task, tuple(TASKS))
         _checks.one_of("positions", self.positions, POSITIONS)
         _checks.one_of("dtype", self.dtype, tuple(DTYPES))
         _checks.sizes(

@@ -20,6 +20,7 @@ from posenc_lib import _checks
 from posenc_lib.lab.settings import AS_TRAINED, Settings
 
 Row = dict[str, Any]
+START = b'{"settings":'  # how each row begins
 ZIPPED = ".jsonl.gz"  # of the library's own stores: rows repeat one another
 KINDS = {"settings": dict, "seed": int, "tests": dict, "total": dict, "versions": dict}
 
@@ -27,8 +28,8 @@ KINDS = {"settings": dict, "seed": int, "tests": dict, "total": dict, "versions"
 def read(path: Path) -> list[Row]:
     """The rows of a store.
 
-    A last line without its end was cut while it was written, so that its run is not
-    done: it is left out.
+    A last line that is the beginning of a row was cut while it was written, so that its
+    run is not done: it is left out.
 
     Args:
         path: the file; without one there are no rows.
@@ -43,8 +44,21 @@ def read(path: Path) -> list[Row]:
         return []
     if not path.is_file():
         raise OSError(f"{path} is not a file, name one for the rows")
-    *lines, _ = path.read_bytes().split(b"\n")
+    *lines, last = path.read_bytes().split(b"\n")
+    if last and not _is_cut(last):
+        lines.append(last)
     return [_row(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _is_cut(line: bytes) -> bool:
+    """Whether a line without its end is the beginning of a row, and no whole one."""
+    if not (line.startswith(START) or START.startswith(line)):
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
 
 
 def _row(path: Path, number: int, line: bytes) -> Row:
@@ -82,12 +96,11 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = read(path)
-        self.cut = 0  # bytes of a line that a stop has cut
 
     @contextmanager
     def open(self) -> Iterator[Store]:
         """Keep the file for this process, and take a cut line away."""
-        lock = FileLock(f"{self.path}.lock", blocking=False)
+        lock = FileLock(f"{self.path.resolve()}.lock", blocking=False)
         try:
             lock.acquire()
         except Timeout:
@@ -99,20 +112,21 @@ class Store:
             raise _unwritable(self.path, error) from error
         try:
             self.rows = read(self.path)
-            self._take_cut_line_away()
+            self._end_last_line()
             yield self
         finally:
             lock.release()
 
-    def _take_cut_line_away(self) -> None:
+    def _end_last_line(self) -> None:
+        """Take a cut line away, and end a whole one that has lost its end."""
         try:
             with self.path.open("ab+") as file:
-                size = file.seek(0, os.SEEK_END)
                 file.seek(0)
-                whole = file.read().rfind(b"\n") + 1
-                if whole < size:
-                    file.truncate(whole)
-                self.cut = size - whole
+                *_, last = file.read().split(b"\n")
+                if _is_cut(last):
+                    file.truncate(file.tell() - len(last))
+                elif last:
+                    file.write(b"\n")
         except OSError as error:
             raise _unwritable(self.path, error) from error
 

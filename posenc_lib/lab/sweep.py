@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -17,6 +21,7 @@ from posenc_lib.lab.store import Row, Store
 
 GROUP = 10  # seeds trained as one: a larger group leaves a processor's cache
 GPU_GROUP = 100
+ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,22 @@ def extend(source: str) -> None:
     """Run a reader's code, which adds to `TASKS`, `SCHEMES` and `EXPERIMENTS`.
 
     Args:
-        source: Python code; it is run once more in each worker.
+        source: Python code; each process runs it once.
 
     Chapter: 21
     """
-    exec(compile(source, "<your code>", "exec"), {"__name__": "<your code>"})
+    name = f"posenc_lab_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return
+    module = ModuleType(name)
+    code = compile(source, "<your code>", "exec", dont_inherit=True)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        with redirect_stdout(sys.stderr):  # what is printed is no part of --json
+            exec(code, vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 def make(group: Group, device: str, source: str) -> tuple[Group, list[Row] | str]:
@@ -87,16 +103,20 @@ def make(group: Group, device: str, source: str) -> tuple[Group, list[Row] | str
 
     One thread: sums in another order give other weights, and groups fill the cores.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        extend(source)
-        return group, run(group.settings, group.seeds, device=device)
-    except Exception as error:  # the other groups go on
-        s = group.settings
-        return group, f"{s.task}, {s.scheme}: {type(error).__name__}: {error}"
-    finally:
-        torch.set_num_threads(before)
+    # The number of threads and the default dtype belong to a process, and a worker of a
+    # cluster may have several threads.
+    with ONE_AT_A_TIME:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            extend(source)
+            with redirect_stdout(sys.stderr):
+                return group, run(group.settings, group.seeds, device=device)
+        except Exception as error:  # the other groups go on
+            s = group.settings
+            return group, f"{s.task}, {s.scheme}: {type(error).__name__}: {error}"
+        finally:
+            torch.set_num_threads(before)
 
 
 def _made(

@@ -109,7 +109,9 @@ def common_token(share: float = 0.3, *, vocabulary: int = 16) -> Task:
         common = torch.randint(vocabulary, (batch, 1), generator=generator)
         tokens = torch.randint(vocabulary, (batch, length), generator=generator)
         tokens = torch.where(
-            torch.rand(batch, length, generator=generator) < share, common, tokens
+            torch.rand(batch, length, generator=generator, dtype=torch.float32) < share,
+            common,
+            tokens,
         )
         return tokens, common.expand(batch, length)
 
@@ -186,7 +188,9 @@ def last_mark(share: float = 0.125, *, values: int = 8) -> Task:
         _checks.whole_number("batch", batch, least=1)
         _checks.whole_number("length", length, least=1)
         value = torch.randint(values, (batch, length), generator=generator)
-        marked = torch.rand(batch, length, generator=generator) < share
+        marked = (
+            torch.rand(batch, length, generator=generator, dtype=torch.float32) < share
+        )
         last = torch.where(marked, torch.arange(length), -1).cummax(-1).values
         answer = value.gather(1, last.clamp(min=0))
         return value + values * marked, torch.where(last >= 0, answer, IGNORE)

@@ -216,7 +216,7 @@ def train(
         tokens, targets, at = _drawn(
             task.draw, positions, batch, length, generators, weights[0].device
         )
-        asked = (targets != IGNORE).flatten(1).sum(1)
+        asked = (targets != IGNORE).flatten(1).sum(1).clamp(min=1)
         loss = _losses(stacked(tokens, at), targets).flatten(1).sum(1) / asked  # (S,)
         optimiser.zero_grad()
         loss.sum().backward()
@@ -308,7 +308,7 @@ def measure(
             correct += (logits.argmax(-1) == y).sum(1)
             total += (y != IGNORE).sum(1)
             losses += _losses(logits, y).flatten(1).sum(1, dtype=torch.float64)
-    return correct.cpu(), total.cpu(), (losses / total.sum(1)).cpu()
+    return correct.cpu(), total.cpu(), (losses / total.sum(1).clamp(min=1)).cpu()
 
 
 def correct_by_position(

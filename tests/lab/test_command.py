@@ -26,6 +26,8 @@ def tables() -> Any:
     for table, before in kept:
         table.clear()
         table.update(before)
+    for name in [name for name in sys.modules if name.startswith("posenc_lab_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

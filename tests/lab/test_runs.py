@@ -181,7 +181,7 @@ def test_methods_run_under_the_weights_of_the_model(name: str) -> None:
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "task": (
-        lambda: tiny(task="back"),
+        lambda: lab.run(tiny(task="back"), [0]),
         ValueError,
         "task must be one of 'three-back', .*; got 'back'",
     ),

@@ -33,7 +33,7 @@ def test_rows_come_back(tmp_path: Path, rows: list[lab.Row]) -> None:
     assert path.read_bytes().count(b"\n") == 3
 
 
-@pytest.mark.parametrize("cut", [1, 5, 200])
+@pytest.mark.parametrize("cut", [2, 5, 200])
 def test_a_cut_line_is_a_run_that_is_not_done(
     tmp_path: Path, rows: list[lab.Row], cut: int
 ) -> None:
@@ -44,9 +44,40 @@ def test_a_cut_line_is_a_run_that_is_not_done(
     assert read(path) == rows[:2]
     with Store(path).open() as opened:
         assert opened.rows == rows[:2]
-        assert opened.cut > 0
+        assert path.read_bytes().endswith(b"}\n")
         opened.add(rows[2:])
     assert read(path) == rows
+
+
+def test_a_row_that_has_lost_its_line_end_is_kept(
+    tmp_path: Path, rows: list[lab.Row]
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    with Store(path).open() as opened:
+        opened.add(rows[:2])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert read(path) == rows[:2]
+    with Store(path).open() as opened:
+        opened.add(rows[2:])
+    assert read(path) == rows
+
+
+def test_another_file_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "precious.json"
+    path.write_text('{"precious": 1}')
+    with pytest.raises(ValueError, match="line 1 is not a row"), Store(path).open():
+        raise AssertionError
+    assert path.read_text() == '{"precious": 1}'
+
+
+def test_a_link_is_the_file_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "runs.jsonl")
+    with (
+        Store(tmp_path / "runs.jsonl").open(),
+        pytest.raises(OSError, match="by another process"),
+        Store(tmp_path / "link.jsonl").open(),
+    ):
+        raise AssertionError
 
 
 def test_a_full_disk_leaves_whole_rows(tmp_path: Path, rows: list[lab.Row]) -> None:
@@ -75,7 +106,7 @@ with Store(Path({str(path)!r})).open() as store:
     assert done.stdout == f"{path} can't be written: File too large\n"
     assert read(path) == rows[:1]
     with Store(path).open() as opened:
-        assert opened.cut == 0
+        assert opened.rows == rows[:1]
         opened.add(rows[1:])
     assert read(path) == rows
 

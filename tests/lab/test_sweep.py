@@ -33,7 +33,7 @@ SETTINGS = [
 def extended(source: str) -> Iterator[tuple[lab.Settings, ...]]:
     """A reader's schemes, tasks and experiment, for a while."""
     tables = (lab.SCHEMES, lab.TASKS, lab.EXPERIMENTS)
-    before = [dict(table) for table in tables]
+    before, modules = [dict(table) for table in tables], set(sys.modules)
     try:
         extend(source)
         yield lab.EXPERIMENTS["own"]
@@ -41,6 +41,9 @@ def extended(source: str) -> Iterator[tuple[lab.Settings, ...]]:
         for table, old in zip(tables, before, strict=True):
             table.clear()
             table.update(old)
+        for name in set(sys.modules) - modules:
+            if name.startswith("posenc_lab_"):
+                del sys.modules[name]
 
 
 def outcomes(rows: list[lab.Row]) -> list[Any]:
@@ -189,7 +192,7 @@ def test_a_cluster_of_two_workers_gives_the_rows_of_one_machine(
         for _ in range(2):
             started.append(
                 subprocess.Popen(
-                    dask_command("worker", "--nthreads", "1", *at), **options
+                    dask_command("worker", "--nthreads", "4", *at), **options
                 )
             )
         address = json.loads(file.read_text())["address"]
