@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -223,7 +224,9 @@ def run_command(options: argparse.Namespace) -> Answer:
     def show(progress: Progress) -> None:
         latest.append(progress)
         del latest[:-1]
-        print(f"\r{in_words(progress):<78}", end="", file=sys.stderr, flush=True)
+        with suppress(OSError, AttributeError):  # whoever reads it may have gone
+            sys.stderr.write(f"\r{in_words(progress):<78}")
+            sys.stderr.flush()
 
     try:
         rows = sweep(
@@ -244,7 +247,8 @@ def run_command(options: argparse.Namespace) -> Answer:
         ) from None
     finally:
         if latest:
-            print(file=sys.stderr)  # ends the line that shows the progress
+            with suppress(OSError, AttributeError):
+                sys.stderr.write("\n")  # ends the line that shows the progress
     (last,) = latest
     lines = [f"{options.out}: {last.made} new runs, {len(rows)} in all"]
     if last.left:

@@ -16,6 +16,9 @@ from posenc_lib.lab.train import ADAM, Recipe
 POSITIONS = ("in order", "randomised", "randomised reals", "coupled")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 AS_TRAINED = "as trained"
+SIZES = (
+    *("length", "sequences", "steps", "batch", "width", "heads", "layers", "block"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Settings:
 
     Raises:
         TypeError, ValueError: an unknown dtype or kind of positions; a number that is
-            not an integer ≥ 1; `lengths` is empty.
+            not an integer ≥ 1; `lengths` without the trained length, `tests` without
+            "as trained".
 
     Chapter: 06
     """
@@ -70,18 +74,24 @@ class Settings:
     def __post_init__(self) -> None:
         _checks.one_of("positions", self.positions, POSITIONS)
         _checks.one_of("dtype", self.dtype, tuple(DTYPES))
-        _checks.sizes(
-            length=self.length,
-            sequences=self.sequences,
-            steps=self.steps,
-            batch=self.batch,
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            block=self.block,
-        )
-        if not self.lengths:
-            raise ValueError("lengths must name at least one length, got none")
+        if not isinstance(self.recipe, Recipe):
+            raise TypeError(f"recipe must be a Recipe, got {self.recipe!r}")
+        for name in SIZES:  # Python's numbers and tuples, as rows have them
+            size = _checks.whole_number(name, getattr(self, name), least=1)
+            object.__setattr__(self, name, size)
+        for name in ("lengths", "tests", "tuned"):
+            object.__setattr__(
+                self, name, tuple(_checks.sequence(name, getattr(self, name)))
+            )
+        lengths = [_checks.whole_number("lengths", T, least=1) for T in self.lengths]
+        object.__setattr__(self, "lengths", tuple(lengths))
+        if self.length not in self.lengths:
+            raise ValueError(
+                f"lengths must contain the trained length {self.length}, which says "
+                f"whether a run has learned its task; got {self.lengths}"
+            )
+        if AS_TRAINED not in self.tests:
+            raise ValueError(f"tests must contain {AS_TRAINED!r}, got {self.tests}")
 
     @property
     def longest(self) -> int:

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from posenc_lib import _checks
-from posenc_lib.lab.settings import AS_TRAINED, Settings
+from posenc_lib.lab.settings import AS_TRAINED, Settings, from_stored
 
 Row = dict[str, Any]
 START = b'{"settings":'  # how each row begins
@@ -50,6 +50,10 @@ def read(path: Path) -> list[Row]:
     return [_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def _is_cut(line: bytes) -> bool:
     """Whether a line without its end is the beginning of a row, and no whole one."""
     if not (line.startswith(START) or START.startswith(line)):
@@ -64,7 +68,7 @@ def _is_cut(line: bytes) -> bool:
 def _row(path: Path, number: int, line: bytes) -> Row:
     """One line of a store, checked."""
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=_no_number)
     except ValueError as error:  # of JSON or of UTF-8
         raise ValueError(
             f"{path} line {number} is not a row of a run ({error}): mend or remove the "
@@ -77,6 +81,13 @@ def _row(path: Path, number: int, line: bytes) -> Row:
             f"{path} line {number} is not a row of a run, which has "
             f"{', '.join(KINDS)}: name another file"
         )
+    try:
+        from_stored(row["settings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} line {number} has settings of no run ({error}): mend or remove "
+            "the line, or name another file"
+        ) from error
     return row
 
 
@@ -219,8 +230,8 @@ def _has(row: Row, key: str, wanted: Any) -> bool:
     """Whether a row has a setting, or one of several."""
     value = row["seed"] if key == "seed" else row["settings"][key]
     if isinstance(value, list):
-        return value == list(wanted)
-    if isinstance(wanted, tuple):
+        return value == list(_checks.sequence(key, wanted))
+    if isinstance(wanted, tuple | list | range | set):
         return any(_has(row, key, one) for one in wanted)
     if key == "recipe":
         recipe = wanted if isinstance(wanted, str) else vars(wanted)
@@ -266,8 +277,19 @@ def accuracies(
         for name, value in (("first", first), ("last", last)):
             if value is not None and value % block:
                 raise ValueError(f"{name} must be a multiple of {block}, got {value}")
-        part = slice(first // block, None if last is None else last // block)
+        end = length if last is None else last
+        if not 0 <= first < end <= length:
+            raise ValueError(
+                f"first and last must be 0 ≤ first < last ≤ {length}, got {first} and "
+                f"{end}"
+            )
+        part = slice(first // block, -(-end // block))
         asked = sum(row["total"][key][part])
+        if not asked:
+            raise ValueError(
+                "first and last must leave positions where something is asked, "
+                f"{first} to {end} have none"
+            )
         shares.append(sum(tests[test]["correct"][key][part]) / asked)
     if not shares:
         raise ValueError("rows must be at least one, got none")

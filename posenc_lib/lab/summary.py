@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from posenc_lib import _checks
 from posenc_lib.figures import style
-from posenc_lib.lab.settings import Settings, from_stored
+from posenc_lib.lab.settings import AS_TRAINED, Settings, from_stored
 from posenc_lib.lab.store import Row, accuracies
 from posenc_lib.lab.train import ADAM
 
@@ -111,7 +111,14 @@ def common_settings(settings: Settings) -> Settings:
 
     Chapter: 21
     """
-    return replace(settings, scheme="nope", recipe=ADAM, heads=1, tests=(), tuned=())
+    return replace(
+        settings,
+        scheme="nope",
+        recipe=ADAM,
+        heads=1,
+        tests=(AS_TRAINED,),
+        tuned=(),
+    )
 
 
 def title(settings: Settings) -> str:

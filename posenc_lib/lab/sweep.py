@@ -214,6 +214,7 @@ def sweep(
 
     Chapter: 21
     """
+    path, seeds = Path(path), [_checks.whole_number("seeds", s, least=0) for s in seeds]
     if minutes is not None:
         _checks.positive("minutes", minutes)
     check(settings)

@@ -16,7 +16,7 @@ from posenc_lib.scheme import PositionScheme
 
 def test_remedies_are_what_they_are_called() -> None:
     """Each against the scores that its equation gives, for one query and one key."""
-    settings = tiny(scheme="rope", length=32, width=16, heads=2)  # d = 8
+    settings = tiny(scheme="rope", length=32, lengths=(32,), width=16, heads=2)  # d = 8
     found = {
         name: method(settings, scheme.rope(8)) for name, method in lab.METHODS.items()
     }

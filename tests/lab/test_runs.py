@@ -173,8 +173,9 @@ def test_float32_has_the_accuracies_of_float64() -> None:
 
 @pytest.mark.parametrize("name", list(lab.METHODS))
 def test_methods_run_under_the_weights_of_the_model(name: str) -> None:
-    settings = tiny(scheme="rope", masked=True, tests=(name,))
-    assert list(lab.run(settings, [0])[0]["tests"]) == [name]
+    tests = tuple(dict.fromkeys(("as trained", name)))
+    settings = tiny(scheme="rope", masked=True, tests=tests)
+    assert tuple(lab.run(settings, [0])[0]["tests"]) == tests
 
 
 # ---- refused input
@@ -191,14 +192,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "scheme must be one of 'nope', 'sinusoid', .*; got 'typo'",
     ),
     "test": (
-        lambda: lab.run(tiny(tests=("window 3",)), [0]),
+        lambda: lab.run(tiny(tests=("as trained", "window 3")), [0]),
         ValueError,
         "tests must be one of 'as trained', .*; got 'window 3'",
     ),
     "lengths": (
         lambda: tiny(lengths=()),
         ValueError,
-        "lengths must name at least one length, got none",
+        "lengths must contain the trained length 8, which says",
     ),
     "steps": (
         lambda: tiny(steps=0),
@@ -216,7 +217,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "positions can't be coupled in three-back, whose tokens have no rank",
     ),
     "schedule": (
-        lambda: lab.run(tiny(scheme="t5", tests=("PI 2",)), [0]),
+        lambda: lab.run(tiny(scheme="t5", tests=("as trained", "PI 2")), [0]),
         ValueError,
         "scheme must be one of rope, rope-100 for another schedule .*, got 't5'",
     ),

@@ -15,6 +15,7 @@ import torch
 from examples.lab import TINY, tiny
 
 from posenc_lib import lab
+from posenc_lib.lab.settings import as_stored
 from posenc_lib.lab.store import Store, read
 
 
@@ -163,10 +164,14 @@ def test_the_librarys_runs_of_the_chapters_are_whole() -> None:
 
 # ---- refused input
 
-ROW = json.dumps({"settings": {}, "seed": 0, "tests": {}, "total": {}, "versions": {}})
+PARTS = {"seed": 0, "tests": {}, "total": {}, "versions": {}}
+ROW = json.dumps({"settings": as_stored(TINY), **PARTS})
+NO_RUN = json.dumps({"settings": {"task": "back"}, **PARTS})
 BROKEN = {
     "no json": ("{}\nnonsense\n", "line 1 is not a row of a run, which has settings"),
     "cut inside": (f"{ROW}\n{ROW[:9]}\n{ROW}\n", "line 2 is not a row of a run "),
+    "no settings": (f"{ROW}\n{NO_RUN}\n", "line 2 has settings of no run "),
+    "no number": (f'{ROW[:-1]}, "x": NaN}}\n', "line 1 is not a row of a run "),
     "a list": ("[1]\n", "line 1 is not a row of a run, which has settings, seed"),
     "binary": ("\udcff\n", "line 1 is not a row of a run "),
 }
