@@ -69,7 +69,8 @@ def variance(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
             runs.
 
     Raises:
-        ValueError: a factor has one value, or a combination has no run.
+        ValueError: a factor has one value, a combination has no run, none has two, or
+            all runs have the same accuracy.
 
     Chapter: 21
     """
@@ -82,6 +83,10 @@ def variance(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
             f"factors must have runs in every combination, {', '.join(factors)} lack "
             "some"
         )
+    if len(runs) == len(combinations):
+        raise ValueError("runs must be more than one in some combination of factors")
+    if runs.longest.std() < 1e-9:
+        raise ValueError("runs must differ in their accuracy, all have the same")
     formula = "longest ~ " + " * ".join(f"C({factor})" for factor in factors)
     found = anova_lm(ols(formula, runs).fit(), typ=2)
     found["share"] = found["sum_sq"] / found["sum_sq"].sum()
@@ -141,7 +146,10 @@ def _crossed(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
 
 def _in_words(head: str, runs: pd.DataFrame, factors: list[str]) -> str:
     """One analysis of variance as a Markdown table."""
-    found = variance(runs, factors)
+    try:
+        found = variance(runs, factors)
+    except ValueError as error:
+        return f"**{head}.** No analysis: {error}."
     levels = "; ".join(
         f"{factor}: {', '.join(map(str, sorted(set(runs[factor]))))}"
         for factor in factors

@@ -170,5 +170,12 @@ def test_refused() -> None:
     lacking = runs[(runs.scheme != "t5") | (runs.recipe != "sgd")]
     with pytest.raises(ValueError, match="factors must have runs in every combination"):
         report.variance(lacking, ["scheme", "recipe"])
+    once = runs[(runs.seed == 0) & (runs.task == "induction")]
+    with pytest.raises(ValueError, match="runs must be more than one in some"):
+        report.variance(once, ["scheme", "recipe"])
+    same = runs.assign(longest=1.0)
+    with pytest.raises(ValueError, match="runs must differ in their accuracy"):
+        report.variance(same, ["scheme", "recipe"])
+    assert "No analysis: runs must differ" in report.decided(same)
     with pytest.raises(ValueError, match="rows must be at least one, got none"):
         report.write([], Path("never"))
