@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ def run(
 
     Chapter: 06
     """
-    start = time.process_time()
+    start, commit = time.process_time(), _commit()  # that of the code that runs
     models, losses = trained(settings, seeds, device=device)
     schemes = {
         name: METHODS[name](settings, models[0].scheme)
@@ -296,7 +297,7 @@ def run(
                 for name, counts in tests.items()
             },
             "versions": versions() | ({"text": task.data} if task.data else {}),
-            "commit": _commit(),
+            "commit": commit,
             "device": device,
             "seconds": round(seconds, 2),
             "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -320,16 +321,17 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit that the library is at, if it is in a repository of its own."""
-    folder = Path(posenc_lib.__file__).parent
+    """The commit that the library is at, if a repository has its files."""
+    here = Path(__file__)
+    git = partial(
+        subprocess.run, cwd=here.parent, capture_output=True, text=True, check=True
+    )
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        # An environment may lie inside a repository that does not know it.
+        git(["git", "ls-files", "--error-unmatch", here.name])
+        found = git(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found
+    return str(found.stdout.strip())
