@@ -156,6 +156,27 @@ def test_the_report_is_whole(tmp_path: Path) -> None:
     assert "![induction, causal, width 8, trained at 8](02-induction.png)" in text
 
 
+def test_shares_of_unequal_numbers_are_still_of_the_whole_variance() -> None:
+    runs = report.frame(made({"scheme": 0.1, "recipe": 0.1}, noise=0.05))
+    few = runs[(runs.scheme == "rope") ^ (runs.recipe == "sgd") | (runs.seed < 2)]
+    found = report.variance(few, ["scheme", "recipe"])
+    total = ((few.longest - few.longest.mean()) ** 2).sum()
+    assert found["share"].sum() != pytest.approx(1, abs=0.01)
+    assert found["share"]["Residual"] == pytest.approx(
+        found["sum_sq"]["Residual"] / total
+    )
+
+
+def test_unlike_runs_are_not_analysed_as_one() -> None:
+    rows = made({"scheme": 0.1})
+    longer = [
+        row(replace(lab.from_stored(r["settings"]), steps=9), 99, 1.0, 0.5)
+        for r in rows[:1]
+    ]
+    text = report.decided(report.frame(rows + longer))
+    assert text.startswith("No analysis: runs of one task")
+
+
 # ---- refused input
 
 
